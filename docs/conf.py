@@ -10,6 +10,7 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
+from lab.recipes_page import with_tables
 from manyheads import __version__
 
 project, author, copyright = "Manyheads", "Manyheads contributors", "Manyheads contributors"
@@ -46,6 +47,11 @@ autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_default_options = {"members": True, "show-inheritance": True}
 python_maximum_signature_line_length = 100
+
+
+def add_tables(app: Sphinx, page: str, source: list[str]) -> None:
+    """Add the tables of recipes and settings to their pages."""
+    source[0] = with_tables(page, source[0])
 
 
 def docstring_as_rst(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
@@ -110,6 +116,7 @@ def _notebook(app: Sphinx, page: str) -> Path:
 
 
 def setup(app: Sphinx) -> None:
+    app.connect("source-read", add_tables)
     app.connect("autodoc-process-docstring", docstring_as_rst)
     app.connect("autodoc-skip-member", skipped)
     app.connect("html-page-context", notebook_link)

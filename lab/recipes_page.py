@@ -1,7 +1,11 @@
-"""Tables of docs/reference/recipes.md and docs/reference/settings.md, from the recipes and the docstrings."""
+"""Tables of docs/reference/recipes.md and docs/reference/settings.md, from the recipes and the docstrings.
+
+`make docs` puts them into the pages of the site. The files in docs/reference have a marker in their place.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import MISSING, fields
 from typing import Any
 
@@ -57,3 +61,16 @@ def _table(config: Any, prefix: str, defaults: dict[str, Any]) -> str:
         text = meaning(config, key).replace("None:", "none:").replace("|", "\\|")
         rows.append(f"| `{prefix}{key}` | `{setting_words(value)}` | {text} |")
     return "\n".join(rows)
+
+
+MARKER = "<!-- tables -->"
+# by the name of the page in docs
+TABLES: dict[str, Callable[[], str]] = {"reference/recipes": recipes_table, "reference/settings": settings_tables}
+
+
+def with_tables(page: str, text: str) -> str:
+    """Return the text of a page with its tables in place of the marker. Other pages remain as they are."""
+    if page not in TABLES:
+        return text
+    assert text.count(MARKER) == 1, f"{page}: expected {MARKER} once, found {text.count(MARKER)}"
+    return text.replace(MARKER, TABLES[page]())

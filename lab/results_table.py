@@ -10,7 +10,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from lab import complexity_page, evidence_page, recipes_page, rivals_page, service_page, speed_page, survival_page
+from lab import complexity_page, evidence_page, rivals_page, service_page, speed_page, survival_page
 from lab.best_results import rank
 from lab.records import ablations, describe, describe_rows, groups, records, run_of, scores, shared, took
 from lab.results_plot import DIRECTIONS, HUNGER, HUNGRY, READINGS, forward_flops, hunger, readings
@@ -299,8 +299,6 @@ PAPERS = {
 RIVALS = dict.fromkeys(("squeeze-excitation", "nonlocal", "local-attention", "conv-attention"), "cifar10/resnet")
 PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "README.md": (first_table,),
-    "docs/reference/recipes.md": (recipes_page.recipes_table,),
-    "docs/reference/settings.md": (recipes_page.settings_tables,),
     "docs/measured/results.md": (by_room, models_table, costs_table),
     "docs/measured/heads.md": (probe_table,),
     "docs/measured/evidence.md": evidence_page.PARTS,

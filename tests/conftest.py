@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -26,6 +27,12 @@ os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="manyheads-state-")
 DATA = Path(os.environ.get("MANYHEADS_DATA", ROOT.parent / "shared" / "data"))
 
 TIERS = {"unit": "unit", "contracts": "contract", "system": "system", "stress": "stress"}  # folder: marker
+
+
+def pytest_configure() -> None:
+    """Handle signals as in a terminal. A shell's background and nohup ignore some of them, and tests inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -6,13 +6,14 @@ A model derives from one of them and names the class of its configuration, as in
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from manyheads.core.block import Stack
 from manyheads.core.config import Config
+from manyheads.core.tap import Grid
 
 C_co = TypeVar("C_co", bound=Config, covariant=True)
 
@@ -91,13 +92,22 @@ class Encodes(Model[C_co]):
         return found[0]
 
 
+class HasOutputWeights(Protocol):
+    """Model with the matrix (V, D) and the bias (V) of an output projection, such as `Generates`."""
+
+    output_bias: nn.Parameter | None
+
+    @property
+    def output_weight(self) -> Tensor: ...
+
+
 class OutputProjection(nn.Module):
     """Output projection with the matrix and the bias of a model. It has no parameters.
 
     It is a module so that a copy of the model can have another implementation of it.
     """
 
-    def forward(self, hidden: Tensor, model: Generates[Any, Any]) -> Tensor:
+    def forward(self, hidden: Tensor, model: HasOutputWeights) -> Tensor:
         """Return the logits (..., V) of hidden states (..., D)."""
         return F.linear(hidden, model.output_weight, model.output_bias)
 
@@ -146,6 +156,11 @@ class ReadsImages(Model[C_co]):
     def __init__(self, config: C_co, *, channels: int, image_size: int, labels: tuple[str, ...]) -> None:
         super().__init__(config, head=None if labels else "none", labels=labels)
         self.channels, self.image_size = channels, image_size
+
+    @property
+    def grids(self) -> tuple[Grid, Grid] | None:
+        """Return the grids of queries and keys of all attention layers. None: each layer has its own."""
+        return None
 
     def features(self, images: Tensor) -> Tensor:
         """Return one vector for each image, (B, D), which is the input of the classification head."""

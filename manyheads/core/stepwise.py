@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
 
 from manyheads.core.tap import Calculation, Recording, Tap
 
@@ -17,7 +18,7 @@ def joined_steps(tap: Tap) -> Iterator[None]:
     Edits apply to each call, as in decoding with a cache.
     """
     recordings, calculations = tap.recordings, tap.calculations
-    maps, inputs = Recording([], None, None), Recording([], None, None)
+    maps, inputs = Recording[Tensor]([], None, None), Recording[Calculation]([], None, None)
     tap.recordings, tap.calculations = [maps] * bool(recordings), [inputs] * bool(calculations)
     try:
         yield
@@ -26,7 +27,7 @@ def joined_steps(tap: Tap) -> Iterator[None]:
     if maps.calls:
         tap.record_map(torch.cat(maps.calls, dim=-2))
     if inputs.calls:
-        steps: list[Calculation] = inputs.calls
+        steps = inputs.calls
 
         def part(heads: Sequence[int] | None) -> Calculation:
             joined = [torch.cat([step.query for step in steps], dim=-2), steps[0].key, steps[0].value]

@@ -30,7 +30,7 @@ import fnmatch
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Generic, Literal, NamedTuple, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,7 @@ from torch import Tensor, nn
 from manyheads.errors import UserError
 
 Weights = Callable[[Sequence[int] | None, Sequence[int] | None], Tensor]
+T = TypeVar("T")
 Change = Callable[[Tensor], Tensor]
 Place = Literal["attention", "feed_forward", "residual"]
 Layers = Sequence[str | int] | str | int | None
@@ -46,8 +47,8 @@ Layers = Sequence[str | int] | str | int | None
 class Grid(NamedTuple):
     """Image grid of the queries, or of the keys, of an attention map.
 
-    An attention layer returns the grids of both by `grids(shape of its input)`; a model returns the grids of all layers
-    by `grids()`.
+    An attention layer returns the grids of both by `grids(shape of its input)`; `ReadsImages.grids` has those of all
+    layers of a model.
 
     rows, columns  size of the grid. Its cells are the last positions of the sequence, row by row; for a video clip,
                    frame after frame.
@@ -77,8 +78,8 @@ class Calculation(NamedTuple):
 
 
 @dataclass(eq=False)
-class Recording:
-    calls: list[Any]
+class Recording(Generic[T]):
+    calls: list[T]
     heads: Sequence[int] | None
     queries: Sequence[int] | None
 
@@ -92,8 +93,8 @@ class Tap(nn.Module):
     def __init__(self, place: Place = "attention") -> None:
         super().__init__()
         self.place = place
-        self.recordings: list[Recording] = []
-        self.calculations: list[Recording] = []
+        self.recordings: list[Recording[Tensor]] = []
+        self.calculations: list[Recording[Calculation]] = []
         self.map_edits: list[Change] = []
         self.output_edits: list[Change] = []
 
@@ -203,7 +204,7 @@ def record(
     """
     modules = _select_modules(model, of, layers, heads)
     maps = Maps({name: [] for name, _ in modules})
-    with _recording_calls("recordings", modules, maps, heads, queries):
+    with _recording_calls(lambda tap: tap.recordings, modules, maps, heads, queries):
         yield maps
 
 
@@ -218,17 +219,17 @@ def record_calculations(
     """
     modules = _select_modules(model, "attention", layers, heads)
     calculations: dict[str, list[Calculation]] = {name: [] for name, _ in modules}
-    with _recording_calls("calculations", modules, calculations, heads, None):
+    with _recording_calls(lambda tap: tap.calculations, modules, calculations, heads, None):
         yield calculations
 
 
 @contextmanager
 def _recording_calls(
-    kind: Literal["recordings", "calculations"], modules: list[tuple[str, nn.Module]], calls: Mapping[str, list[Any]],
-    heads: Sequence[int] | None, queries: Sequence[int] | None,
+    recordings_of: Callable[[Tap], list[Recording[T]]], modules: list[tuple[str, nn.Module]],
+    calls: Mapping[str, list[T]], heads: Sequence[int] | None, queries: Sequence[int] | None,
 ) -> Iterator[None]:  # fmt: skip
     """Record the selected modules while the `with` block runs: append their activations to `calls`, by layer name."""
-    targets = [(getattr(_tap(module), kind), Recording(calls[name], heads, queries)) for name, module in modules]
+    targets = [(recordings_of(_tap(module)), Recording(calls[name], heads, queries)) for name, module in modules]
     for recordings, recording in targets:
         recordings.append(recording)
     try:
@@ -259,11 +260,11 @@ class Edit:
         ...     change.map([0], None, lambda weights: weights.flip(1))  # swap the two heads' maps
         ...     text = gpt.generate("the cat", max_tokens=1)
         """
-        self._add("map_edits", _select_modules(self._model, "attention", layers, heads), 1, "head", heads, new)
+        self._add("maps", _select_modules(self._model, "attention", layers, heads), 1, "head", heads, new)
 
     def output(self, layers: Layers, heads: Sequence[int] | None, new: Tensor | Change) -> None:
         """Replace the outputs (B, h, Tq, Dv) of these heads, before the output projection."""
-        self._add("output_edits", _select_modules(self._model, "attention", layers, heads), 1, "head", heads, new)
+        self._add("outputs", _select_modules(self._model, "attention", layers, heads), 1, "head", heads, new)
 
     def zero(self, layers: Layers, heads: Sequence[int] | None = None) -> None:
         """Set the outputs of these heads to zero (ablation)."""
@@ -275,19 +276,17 @@ class Edit:
         positions  indices, negative from the end; None: all. With a key-value cache, they count within each call.
         """
         modules = _select_modules(self._model, "feed_forward", layers, None)
-        self._add("output_edits", modules, -2, "position", positions, new)
+        self._add("outputs", modules, -2, "position", positions, new)
 
     def residual(self, layers: Layers, new: Tensor | Change, positions: Sequence[int] | None = None) -> None:
         """Replace the residual stream (B, t, D) at these positions.
 
         The name of a block stands for its output, the name of a stack for the input of its first block.
         """
-        self._add(
-            "output_edits", _select_modules(self._model, "residual", layers, None), -2, "position", positions, new
-        )
+        self._add("outputs", _select_modules(self._model, "residual", layers, None), -2, "position", positions, new)
 
     def _add(
-        self, kind: Literal["map_edits", "output_edits"], modules: list[tuple[str, nn.Module]], axis: int, noun: str,
+        self, kind: Literal["maps", "outputs"], modules: list[tuple[str, nn.Module]], axis: int, noun: str,
         indices: Sequence[int] | None, new: Tensor | Change,
     ) -> None:  # fmt: skip
         """Register an edit that replaces the activations at the selected indices along the axis."""
@@ -309,7 +308,7 @@ class Edit:
             return tensor.index_copy(axis, selected, replacement)
 
         for _, module in modules:
-            edits: list[Change] = getattr(_tap(module), kind)
+            edits = _tap(module).map_edits if kind == "maps" else _tap(module).output_edits
             edits.append(change)
             self._undo.append((edits, change))
 

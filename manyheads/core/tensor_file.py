@@ -7,7 +7,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Mapping
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ DTYPES = {
 
 def write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> str:
     """Write a safetensors file and return its SHA-256. `metadata` is stored in the header."""
-    header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
+    header: dict[str, object] = {} if metadata is None else {"__metadata__": dict(metadata)}
     # Sorting tensors by decreasing element size keeps every tensor aligned.
     ordered = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     end = 0
@@ -49,6 +49,6 @@ def checksum(tensors: Mapping[str, Tensor]) -> str:
     return f"{crc:08x}"
 
 
-def _bytes(tensor: Tensor) -> Any:
-    """Return the memory of a tensor as a NumPy array of bytes, without a copy if it is on the CPU."""
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+def _bytes(tensor: Tensor) -> memoryview:
+    """Return the memory of a tensor, without a copy if it is on the CPU."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -47,7 +46,7 @@ def average(models: Sequence[str | Path], out: str | Path) -> str:
     return first.save(out)
 
 
-def _inputs(loaded: Loaded) -> tuple[Any, ...]:
+def _inputs(loaded: Loaded) -> tuple[object, ...]:
     tokenizers = (loaded.tokenizer, loaded.target_tokenizer)
     return *(tokenizer and tokenizer.to_str() for tokenizer in tokenizers), loaded.preprocessing
 

@@ -12,7 +12,6 @@ import logging
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from manyheads.core.block import Stack
 from manyheads.core.cache import KVCache
 from manyheads.core.experts import expert_layers
-from manyheads.core.interface import Generates, OutputProjection
+from manyheads.core.interface import HasOutputWeights, OutputProjection
 from manyheads.core.positions import PositionTable
 from manyheads.core.runtime import ComputeConfig
 from manyheads.core.tap import Tap
@@ -57,7 +56,7 @@ class _ProjectionInBf16(nn.Module):
         super().__init__()
         self._weight: Tensor | None = None
 
-    def forward(self, hidden: Tensor, model: Generates[Any, Any]) -> Tensor:
+    def forward(self, hidden: Tensor, model: HasOutputWeights) -> Tensor:
         if self._weight is None:
             with torch.inference_mode(False):
                 self._weight = model.output_weight.detach().bfloat16()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from manyheads.core.interface import Generates
+from manyheads.core.interface import HasOutputWeights
 from manyheads.inference.kernels.arguments import Sizes, Weights
 from manyheads.inference.kernels.compiled import Kernel
 from manyheads.inference.kernels.packed import KINDS, MAX_SERIAL, PER_WORD, Team, Workspace, pack_weights
@@ -54,7 +53,7 @@ class FusedProjection(nn.Module):
         self._precision, self._team = precision, team
         self._linear: FusedLinear | None = None
 
-    def forward(self, hidden: Tensor, model: Generates[Any, Any]) -> Tensor:
+    def forward(self, hidden: Tensor, model: HasOutputWeights) -> Tensor:
         if self._linear is None:
             self._linear = FusedLinear(model.output_weight, model.output_bias, self._precision, self._team)
         logits: Tensor = self._linear(hidden)

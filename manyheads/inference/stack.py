@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from manyheads.core.attention import Attention
@@ -166,7 +166,8 @@ class FusedStack(Stack):
 
     @torch.inference_mode()
     def _read_part(
-        self, rows: Tensor, starts: Any, causal: bool, blocks: Sequence[OneDnnBlock] | None, worker: int, workers: int
+        self, rows: Tensor, starts: NDArray[np.int64], causal: bool, blocks: Sequence[OneDnnBlock] | None, worker: int,
+        workers: int,
     ) -> None:  # fmt: skip
         """Apply the stack to the sequences of a worker, in place: about the same number of rows for each worker.
 
@@ -212,8 +213,9 @@ class FusedStack(Stack):
         return rows.view(batch, new, width)
 
     def _run(
-        self, rows: Tensor, starts: Any, keys: int, causal: bool, memory: Memory = NO_MEMORY, source: Memory = NO_MEMORY
-    ) -> None:
+        self, rows: Tensor, starts: NDArray[np.int64], keys: int, causal: bool, memory: Memory = NO_MEMORY,
+        source: Memory = NO_MEMORY,
+    ) -> None:  # fmt: skip
         if memory is NO_MEMORY:
             memory = NO_MEMORY._replace(slots=np.zeros((len(starts) - 1, 1), np.int64))
         if not len(rows):
@@ -226,7 +228,7 @@ class FusedStack(Stack):
         )  # fmt: skip
 
 
-def _pieces(starts: Any, begin: int, last: int, rows: int) -> Iterator[tuple[int, int]]:
+def _pieces(starts: NDArray[np.int64], begin: int, last: int, rows: int) -> Iterator[tuple[int, int]]:
     """Yield pieces of the sequences from `begin` to `last`, each of at most `rows` rows or a single sequence."""
     while begin < last:
         end = max(begin + 1, min(last, int(np.searchsorted(starts, starts[begin] + rows, "right")) - 1))

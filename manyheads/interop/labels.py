@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from manyheads.errors import UserError
 from manyheads.files import JsonMapping, JsonObject
@@ -68,10 +67,11 @@ class TargetRow:
         return {} if target == "classes" else {"problem_type": _PROBLEMS[target]}
 
 
-_TYPES: dict[str, Callable[[str], Any]] = {"str": str, "int": int, "float": float, "bool": "True".__eq__}
+LabelValue = str | int | float | bool
+_TYPES: dict[str, Callable[[str], LabelValue]] = {"str": str, "int": int, "float": float, "bool": "True".__eq__}
 
 
-def typed_labels(labels: Sequence[str], label_type: str) -> tuple[Any, ...]:
+def typed_labels(labels: Sequence[str], label_type: str) -> tuple[LabelValue, ...]:
     """Return the labels with these names in the type that the user gave, the key `label_type` of config.json."""
     try:
         return tuple(map(_TYPES[label_type], labels))

@@ -21,7 +21,7 @@ from manyheads.files import JsonMapping, JsonObject
 logger = logging.getLogger(__name__)
 
 REQUIRED = object()
-_UNSET: tuple[Any, ...] = (None, False, "", [], {})  # values that switch an unknown option off
+_UNSET: tuple[object, ...] = (None, False, "", [], {})  # values that switch an unknown option off
 COMPUTING = ("quantization_config", "compression_config", "rope_scaling")  # unsupported keys that change the output
 
 

@@ -128,7 +128,7 @@ def _config(
         found = shown(tensors) or "nothing"
         raise UserError(f"not a state_dict of {CLASS}: expected {', '.join(needed)}; found {found}")
     rows, width = tensors[_SOURCE].shape
-    sizes: dict[str, Any] = {"source_vocab": rows, "target_vocab": len(tensors[_TARGET]), "width": width}
+    sizes: dict[str, int] = {"source_vocab": rows, "target_vocab": len(tensors[_TARGET]), "width": width}
     for side, hidden in _HIDDEN.items():
         numbers = [re.match(rf"transformer\.{side}\.layers\.(\d+)\.", name) for name in tensors]
         sizes[f"{side}_layers"] = 1 + max(int(match[1]) for match in numbers if match)

@@ -41,10 +41,11 @@ def adapt(model: M, **settings: Any) -> tuple[M, list[str]]:
     config = replace(old, **settings)
     adapted = build(config)
     weights, new = model.state_dict(), adapted.state_dict()
-    relabeled = any(getattr(config, name, None) != getattr(old, name, None) for name in ("head", "labels", "target"))
+    changes = {name for name, value in settings.items() if getattr(old, name) != value}
+    relabeled = not changes.isdisjoint(("head", "labels", "target"))
     if relabeled:
         weights = {name: tensor for name, tensor in weights.items() if _module_name(name) not in CLASSIFIERS}
-    if (added := getattr(config, "vocab", 0) - getattr(old, "vocab", 0)) > 0:
+    if "vocab" in changes and (added := config.vocab - old.vocab) > 0:
         for name in {"embedding.weight", "output_bias"} & {*weights} & {*new}:
             weights[name] = torch.cat([weights[name], new[name][-added:].to(weights[name])])
     if isinstance(model, ViT):
@@ -58,10 +59,10 @@ def adapt(model: M, **settings: Any) -> tuple[M, list[str]]:
         for name in new if relabeled else ():  # The ViT paper sets the weights of new heads to zero.
             if _module_name(name) in CLASSIFIERS:
                 new[name] = torch.zeros_like(new[name])
-    if (channels := getattr(config, "channels", 0)) != getattr(old, "channels", 0):
+    if "channels" in changes:
         for name, kernel in weights.items():
             if name in new and kernel.dim() == 4 and kernel.shape[1] == old.channels != new[name].shape[1]:
-                weights[name] = kernel.sum(1, keepdim=True).expand_as(new[name]) / channels
+                weights[name] = kernel.sum(1, keepdim=True).expand_as(new[name]) / config.channels
     missing = [name for name in weights if name not in new and not belongs_to_head(name)]
     weights = {name: tensor for name, tensor in weights.items() if name in new}
     if changed := missing + [name for name, tensor in weights.items() if tensor.shape != new[name].shape]:

@@ -185,7 +185,7 @@ _GPT: dict[str, Settings] = {
 # ---------------------------------------------------------------------------------------------- image models
 
 
-def _vit(size: tuple[int, int, int], patch: int, **more: Any) -> Settings:
+def _vit(size: tuple[int, int, int], patch: int, **more: object) -> Settings:
     width, layers, heads = size
     return {"width": width, "layers": layers, "heads": heads, "feed_forward": 4 * width, "patch": patch, **more}
 
@@ -219,11 +219,11 @@ _VIT: dict[str, Settings] = {
 }
 
 
-def _basic(*depths: int, **more: Any) -> Settings:
+def _basic(*depths: int, **more: object) -> Settings:
     return {"block": "basic", "depths": depths, "widths": (64, 128, 256, 512), **more}
 
 
-def _bottleneck(*depths: int, **more: Any) -> Settings:
+def _bottleneck(*depths: int, **more: object) -> Settings:
     return {"block": "bottleneck", "depths": depths, "widths": (256, 512, 1024, 2048), **more}
 
 
@@ -306,7 +306,7 @@ def family_of(name: str) -> str:
     return name.partition("/")[0]
 
 
-def preset(name: str, *families: str, **settings: Any) -> Any:
+def preset(name: str, *families: str, **settings: object) -> Any:
     """Return the configuration of a preset. `settings` override the values of the preset.
 
     The name may be abbreviated as for `full_name`.

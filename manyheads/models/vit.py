@@ -205,6 +205,7 @@ class ViT(ReadsImages[ViTConfig], Encodes[ViTConfig]):
             x = torch.cat([x[:, : len(tokens)], registers, x[:, len(tokens) :]], 1)
         return dropout(x, self.config.dropout, self.training)
 
+    @property
     def grids(self) -> tuple[Grid, Grid]:
         """Return the image grids of the queries and keys of each attention layer, which are the same in all layers."""
         named = (("[class]", self.class_token), ("[distillation]", self.distillation_token))

@@ -21,7 +21,6 @@ from tests.paths import ROOT
 FOLDER = ROOT / "docs" / "extending"
 BLOCK = re.compile(r"^(`{3,4})(\w*)(?: file=(\S+))?\n(.*?)^\1$", re.DOTALL | re.MULTILINE)
 TABLE_ROW = re.compile(r"^\| `(\S+?)` \| (.+) \|$", re.MULTILINE)
-GENERATED = "`make results` writes it"  # end of the description of a page that the example does not show
 COPIED = ("manyheads", "papers", "tests", "docs", "lab", "benchmarks")
 # Tests of the rules, tables and pages that the examples touch. The tests that the examples add run with them.
 TESTS = (
@@ -43,19 +42,17 @@ class Example(NamedTuple):
     files      contents of the new files
     changes    changes of existing files, in order
     table      names of all files, as listed at the top of the page
-    generated  names of the files that `make results` writes
     """
 
     files: dict[str, str]
     changes: list[tuple[str, str]]
     commands: list[str]
     table: list[str]
-    generated: list[str]
 
     @property
     def touched(self) -> set[str]:
         """Return the names of the existing files that the example changes."""
-        return {*self.generated, *(file for file, _ in self.changes)}
+        return {file for file, _ in self.changes}
 
 
 def example(page: Path) -> Example:
@@ -65,8 +62,7 @@ def example(page: Path) -> Example:
     files = {file: content for kind, file, content in blocks if file and kind != "diff"}
     changes = [(file, content) for kind, file, content in blocks if kind == "diff"]
     rows = TABLE_ROW.findall(text.split("\n## ")[0])
-    generated = [file for file, about in rows if about.endswith(GENERATED)]
-    return Example(files, changes, commands, [file for file, _ in rows], generated)
+    return Example(files, changes, commands, [file for file, _ in rows])
 
 
 EXAMPLES = {page.stem: example(page) for page in sorted(FOLDER.glob("[!i]*.md"))}

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -79,13 +79,13 @@ class ChannelWeights:
         last = {layer.rpartition(".blocks.")[0]: number for number, layer in enumerate(self.layers)}
         return self.of(list(last.values()))
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
         """Return the arrays of the NPZ file.
 
         "channels/0" (R, C) holds the weights of the first block, and "channels/0/name" its name. "rows" holds the names
         of the rows, and "images" the number of images averaged in each row.
         """
-        arrays: dict[str, NDArray[Any]] = {
+        arrays: dict[str, NDArray[np.generic]] = {
             "model": np.array(self.model), "title": np.array(self.title), "rows": np.array(self.rows),
             "images": self.images,
         }  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,7 +137,7 @@ class RecordedMaps:
         """
         return replace(self, axes={axis: [layer.words() for layer in layers] for axis, layers in self.axes.items()})
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
         """Return the arrays of the NPZ file.
 
         The keys that start with "cross/0" belong to the first cross-attention map:
@@ -153,7 +153,7 @@ class RecordedMaps:
             >>> [str(token) for token in arrays["self/0/keys"][:2]]
             ['[CLS]', 'the']
         """
-        arrays: dict[str, NDArray[Any]] = {"model": np.array(self.model), "title": np.array(self.title)}
+        arrays: dict[str, NDArray[np.generic]] = {"model": np.array(self.model), "title": np.array(self.title)}
         for axis, layers in self.axes.items():
             for number, layer in enumerate(layers):
                 at = f"{axis}/{number}"

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from manyheads.analysis.drawing import HUES, save_and_report, short_name
 from manyheads.analysis.maps.layers import Layer, RecordedMaps
@@ -96,7 +97,7 @@ class _Layout(NamedTuple):
         wide = max(max(width for width, _ in sizes) * columns + 0.5, 3.5)
         return cls(columns, named, [height for _, height in sizes], wide, _wrap_title(title, int(11 * wide)))
 
-    def figure(self) -> tuple[Figure, Any]:
+    def figure(self) -> tuple[Figure, NDArray[np.object_]]:
         """Return an empty figure with its title, and an array of its panels, (layers, columns)."""
         with extra("analysis", "a picture"):
             from matplotlib.figure import Figure
@@ -108,7 +109,7 @@ class _Layout(NamedTuple):
         return figure, panels
 
 
-def _draw_lines(figure: Figure, panels: Any, layers: list[Layer]) -> None:
+def _draw_lines(figure: Figure, panels: NDArray[np.object_], layers: list[Layer]) -> None:
     """Draw one panel per layer: lines from each query token to its key tokens, with a color for each head."""
     from matplotlib.lines import Line2D
 
@@ -119,7 +120,9 @@ def _draw_lines(figure: Figure, panels: Any, layers: list[Layer]) -> None:
     figure.legend(handles=key, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
 
 
-def _draw_matrices(figure: Figure, panels: Any, layout: _Layout, layers: list[Layer], images: ImageMaps | None) -> None:
+def _draw_matrices(
+    figure: Figure, panels: NDArray[np.object_], layout: _Layout, layers: list[Layer], images: ImageMaps | None
+) -> None:
     """Draw the attention maps as heat maps, one panel per head and one row per layer, with one color bar."""
     colors = _colors(layers) if images is None else images.colors
     for row, layer in enumerate(layers):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from operator import index
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
@@ -17,8 +17,9 @@ from manyheads.analysis.maps.attention_maps import AttentionMaps
 from manyheads.analysis.maps.layers import Calculation, Layer, known_axis
 from manyheads.analysis.maps.sides import Side
 from manyheads.core import tap
+from manyheads.core.interface import ReadsImages
 from manyheads.core.runtime import eval_mode
-from manyheads.core.tap import record, record_calculations, tapped
+from manyheads.core.tap import Grid, record, record_calculations, tapped
 from manyheads.errors import UserError
 from manyheads.models.recurrence import HaltingStatistics, record_halting
 
@@ -138,10 +139,10 @@ def _layers(
     query_steps, key_steps = _halting_steps(axis, recording.thoughts)
     every, layers, modules = selection.every[axis], [], tapped(model)
     for name in selection.names[axis]:
-        module: Any = modules[name]
-        heads = tuple(range(module.heads)) if selection.heads is None else tuple(
-            head % module.heads for head in selection.heads
-        )  # fmt: skip
+        module = modules[name]
+        count = module.heads
+        assert isinstance(count, int)
+        heads = tuple(range(count) if selection.heads is None else (head % count for head in selection.heads))
         calls = recording.maps[name]
         for step in _select_steps(axis, every, len(calls), selection.layers):
             call = calls[step - 1].float()
@@ -173,22 +174,43 @@ def _calculation(call: tap.Calculation, heads: int) -> Calculation:
     return Calculation(query, key, value, call.scale, added)
 
 
-def _over_image(model: Any, module: Any, shape: torch.Size | None, call: Tensor) -> tuple[Tensor, Side, Side] | None:
+@runtime_checkable
+class _OnGrids(Protocol):
+    """Attention layer over the pixels of images."""
+
+    def grids(self, shape: torch.Size) -> tuple[Grid, Grid]:
+        """Return the grids of queries and keys for an input of this shape."""
+
+
+@runtime_checkable
+class _Local(Protocol):
+    """Attention layer whose maps cover the neighborhood of each pixel."""
+
+    def over_image(self, maps: Tensor, shape: torch.Size) -> Tensor:
+        """Return the maps over the whole image, (B, H, Y * X, Y * X)."""
+
+
+def _over_image(
+    model: nn.Module, module: nn.Module, shape: torch.Size | None, call: Tensor
+) -> tuple[Tensor, Side, Side] | None:
     """Return the map (1, H, Tq, Tk) and the names of queries and keys, for a layer that attends over image patches.
 
     The result is None for other layers.
 
     shape  shape of the layer's input
     """
-    if hasattr(module, "grids"):
+    grids = None
+    if isinstance(module, _OnGrids):
+        assert shape is not None
         grids = module.grids(shape)
     # A ViT arranges patches in a sequence, so the input shape of a layer does not show the grid of patches.
-    elif hasattr(model, "grids"):
-        grids = model.grids()
-    else:
+    elif isinstance(model, ReadsImages):
+        grids = model.grids
+    if grids is None:
         return None
     queries, keys = (Side.patches(grid[:2], grid.tokens, grid.cover) for grid in grids)
-    return module.over_image(call, shape) if hasattr(module, "over_image") else call, queries, keys
+    whole = module.over_image(call, shape) if isinstance(module, _Local) and shape is not None else call
+    return whole, queries, keys
 
 
 def _layers_by_axis(model: nn.Module) -> dict[str, list[str]]:

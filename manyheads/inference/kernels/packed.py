@@ -165,7 +165,7 @@ class Team:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._counter: NDArray[Any] = np.zeros(1, np.int64)
+        self._counter: NDArray[np.int64] = np.zeros(1, np.int64)
         self._pool: ThreadPoolExecutor | None = None
         self._workers: ThreadPoolExecutor | None = None
         os.register_at_fork(after_in_child=self._reset)

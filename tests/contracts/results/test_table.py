@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from lab import best_results, speed_page, survival_page
+from lab import best_results, recipes_page, speed_page, survival_page
 from lab import records as results
 from lab import results_plot as plot
 from lab import results_table as table
 from lab.results_keep import by_epoch, without_folders
+from manyheads.tasks.registry import RECIPES
 from tests.paths import ROOT
 
 
@@ -27,6 +28,14 @@ def record(seed: int, bleu: float, **changes: Any) -> dict[str, Any]:
 def test_pages_are_up_to_date(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     assert text == table.filled(text, table.PAGES[page]), "run `make results`"
+
+
+def test_the_site_shows_all_recipes_and_settings() -> None:
+    for page in recipes_page.TABLES:
+        text = recipes_page.with_tables(page, (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"))
+        assert recipes_page.MARKER not in text
+        assert all(f"`{name}`" in text for name in RECIPES)
+    assert recipes_page.with_tables("index", "text") == "text"
 
 
 def test_best_results_are_up_to_date() -> None:

@@ -3,7 +3,6 @@
 import multiprocessing
 import re
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +25,8 @@ def whole(tmp_path_factory):
     return outcome(out)
 
 
-@pytest.fixture
-def heeded() -> Iterator[None]:
-    """Signals as a terminal's, where the tests run under nohup or in a shell's background, too."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_finishes_the_step_and_writes_the_checkpoint(tmp_path, whole, number, heeded):
+def test_a_signal_finishes_the_step_and_writes_the_checkpoint(tmp_path, whole, number):
     task = ToyTask()
     task.before_loss = lambda call: signal.raise_signal(number) if call == 38 else None
     handler = signal.getsignal(number)
@@ -78,7 +66,7 @@ def test_a_signal_handler_installed_from_c_is_kept(tmp_path, monkeypatch):
     assert get_signal(signal.SIGHUP) is before
 
 
-def test_a_second_signal_aborts_at_once_without_damage(tmp_path, whole, heeded):
+def test_a_second_signal_aborts_at_once_without_damage(tmp_path, whole):
     task = ToyTask()
     task.before_loss = lambda call: signal.raise_signal(signal.SIGINT) if call in (38, 39) else None
     with pytest.raises(KeyboardInterrupt) as aborted:
