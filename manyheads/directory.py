@@ -73,7 +73,8 @@ TIMM: dict[str, AnyFamily] = {"vit": TIMM_VIT, "deit": TIMM_VIT, "resnet": TIMM_
 CONFIG = "config.json"
 PREPROCESSOR = "preprocessor_config.json"
 GENERATION = "generation_config.json"
-# Entries of generation_config.json for translators: beam width, and the length penalties of transformers and ours.
+# Keys of generation_config.json for translators. The last key is the exponent of Manyheads' length penalty; the length
+# penalty of transformers has another formula.
 DECODING = ("num_beams", "length_penalty", "alpha")
 # Names, or patterns of names, of the files that are downloaded from the Hub in addition to the weights.
 FETCHED = (CONFIG, PREPROCESSOR, GENERATION, *TOKENIZERS, *FILES, *PATTERNS, SETTINGS, WEIGHTS)

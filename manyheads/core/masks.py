@@ -94,9 +94,8 @@ class Mask:
             rules.append((k < self.key_lengths.to(device)[:, None])[:, None, None, :])
         if self.causal or self.window is not None:
             offset = keys - queries if self.offset is None else self.offset
-            first = torch.as_tensor(offset, device=device).reshape(-1, 1)  # position of the first query, (B or 1, 1)
-            # positions of the queries, (B or 1, 1, Tq, 1)
-            q = (first + torch.arange(queries, device=device))[:, None, :, None]
+            first = torch.as_tensor(offset, device=device).reshape(-1, 1)  # (B or 1, 1)
+            q = (first + torch.arange(queries, device=device))[:, None, :, None]  # query positions, (B or 1, 1, Tq, 1)
             if self.causal:
                 rules.append(k <= q)
             if self.window is not None:

@@ -25,10 +25,11 @@ IN_LAYERS = {
 def write_gguf(file: Path, model: GPT, tokenizer: Tokenizer | None, kind: str = "F32") -> None:
     """Write a GPT-2 to a GGUF file.
 
-    tokenizer  byte-level BPE; None: the file has no vocabulary, and llama.cpp reads token ids only
-    kind       type of the matrices, a name of `gguf.GGMLQuantizationType`; vectors and positions are float32
+    tokenizer  a byte-level BPE tokenizer. None writes a file without a vocabulary, for which llama.cpp takes token ids
+    kind       number format of the matrices, as `gguf.GGMLQuantizationType` names it. Vectors and position embeddings
+               are always float32
 
-    Raises UserError for a model or tokenizer that llama.cpp does not have.
+    Raises UserError for a model or a tokenizer that llama.cpp does not support.
     """
     with extra("export", "export to GGUF"):
         import gguf

@@ -20,8 +20,9 @@ from manyheads.core.runtime import eval_mode
 from manyheads.errors import UserError, extra
 from manyheads.export.graphs import Graph, graphs
 
-TOLERANCE = 1e-4  # maximum error of an output
-# sizes of the example inputs from which graphs are traced, and of those that check them
+TOLERANCE = 1e-4  # An exported graph may differ by this much from the model.
+
+# Sizes of the example inputs from which graphs are traced, and of the inputs on which they are checked.
 TRACED = {"batch": 2, "tokens": 3, "source": 5, "past": 4, "past + tokens": 7}
 CHECKED = (
     {"batch": 3, "tokens": 1, "source": 2, "past": 1, "past + tokens": 2},

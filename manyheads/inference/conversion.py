@@ -15,7 +15,7 @@ Change = Callable[[nn.Module, Mapping[str, nn.Module]], nn.Module | None]
 def convert(model: M, change: Change) -> M:
     """Return the model with replaced parts. Parts without a change are shared with the original model.
 
-    change  function of a module and its converted children. It returns a replacement, or None for no change
+    change  called with each module and its converted children; returns a replacement, or None to keep the module
     """
     converted: dict[int, nn.Module] = {}  # by the identity of the original, so that a module in two places is one
 

@@ -50,7 +50,7 @@ def compile_for_gpu(model: M, compute: ComputeConfig) -> CompiledModel[M]:
 
 
 class _ProjectionInBf16(nn.Module):
-    """Output projection (`core.interface.OutputProjection`) that converts the matrix of its model to bf16 once."""
+    """Output projection that converts the output matrix to bf16 at the first call, and keeps the result."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -59,7 +59,7 @@ class OneDnnBlock:
         self._heads, self._norm_first, self._activation, self._dtype = heads, norm_first, activation, dtype
 
     def __call__(self, x: Tensor, lengths: Sequence[int], causal: bool) -> Tensor:
-        """Apply the block to x (rows, D), the rows of sequences with these lengths. May change x in place."""
+        """Apply the block to sequences of the given lengths, whose rows are concatenated: x (rows, D). May change x."""
         left = self._attention_norm(x) if self._norm_first else x
         mixed = self._attend(self._linear(0, left), lengths, causal)
         x = self._add(x, self._linear(1, mixed), self._attention_norm)

@@ -54,9 +54,9 @@ def _attention(ours: str, theirs: str) -> list[Weight]:
 
 
 def _stack(side: str, *sublayers: str) -> list[Weight]:
-    """Return the rows of the conversion table for a stack of layers.
+    """Return the weight names of a stack of layers, in the tutorial's code and in ours.
 
-    In the file, a layer norm has the same number as the sublayer before it.
+    The tutorial's code gives a layer norm the same number as the sublayer before it.
     """
     ours, theirs = f"{side}.blocks.{{}}", f"transformer.{side}.layers.{{}}"
     norms = {f"{ours}.{name}_norm": f"{theirs}.norm{number}" for number, name in enumerate(sublayers, 1)}

@@ -167,8 +167,8 @@ class AttentionStem(nn.Module):
         pixels = images.permute(0, 2, 3, 1)  # pixels with channels last, (B, Y, X, C)
         query = blocks(self.query(pixels), self.heads, window)  # queries, (B, H, N, window^2, Dh)
         position_vectors = (self.rows[:, None] + self.columns).flatten(0, 1)  # (window^2, width)
-        # weights of the mixture of value matrices at each position of a block, (window^2, M); these are not attention
-        # weights
+        # At each position of a block, the value matrix is a mixture of M learned matrices with these weights,
+        # (window^2, M). They are not attention weights.
         mixture_weights = (position_vectors @ self.mixtures.T).softmax(-1)
         matrices = torch.einsum("pm,mdc->pdc", mixture_weights, self.values)
         inputs = blocks(pixels, 1, window)[:, 0]  # pixels by block, (B, N, window^2, C)

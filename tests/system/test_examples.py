@@ -21,7 +21,7 @@ from tests.paths import ROOT
 FOLDER = ROOT / "docs" / "extending"
 BLOCK = re.compile(r"^(`{3,4})(\w*)(?: file=(\S+))?\n(.*?)^\1$", re.DOTALL | re.MULTILINE)
 TABLE_ROW = re.compile(r"^\| `(\S+?)` \| (.+) \|$", re.MULTILINE)
-COPIED = ("manyheads", "papers", "tests", "docs", "lab", "benchmarks")
+COPIED = ("manyheads", "papers", "tests", "docs", "lab", "benchmarks", "scripts", "deploy")
 # Tests of the rules, tables and pages that the examples touch. The tests that the examples add run with them.
 TESTS = (
     "tests/contracts/test_imports.py", "tests/contracts/docs/test_pages.py", "tests/contracts/docs/test_papers.py",
@@ -84,8 +84,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("copy")
     for name in COPIED:
         shutil.copytree(ROOT / name, folder / name)
-    for name in ("pyproject.toml", "README.md", "CONTRIBUTING.md"):
-        shutil.copy(ROOT / name, folder / name)
+    for page in filter(Path.is_file, ROOT.iterdir()):
+        shutil.copy(page, folder)
     for given in EXAMPLES.values():
         for file, text in given.files.items():
             assert not (folder / file).exists(), file
@@ -184,3 +184,10 @@ def test_the_extended_copy_passes_the_type_checker(copy: Path) -> None:
     """The cache is kept between runs: without it, mypy first reads PyTorch."""
     cache = ROOT / ".mypy_cache" / "examples"
     ran(copy, "-m", "mypy", "--cache-dir", str(cache), "--follow-imports=silent", *python_files())
+
+
+@pytest.mark.slow
+def test_the_extended_copy_passes_all_tests(copy: Path) -> None:
+    """The diffs of the examples no longer apply to the copy, which contains them."""
+    others = "not test_all_diffs_of_the_worked_examples_apply_together"
+    ran(copy, "-m", "pytest", "-q", "-n", "2", "--dist", "loadscope", "-k", others, "tests/unit", "tests/contracts")

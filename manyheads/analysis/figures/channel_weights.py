@@ -169,13 +169,15 @@ def channel_weights(
     title: str = "",
     picture: NDArray[np.uint8] | None = None,
 ) -> ChannelWeights:
-    """Return the channel weights for batches of images (B, C, Y, X), normalized as in training and averaged by row.
+    """Return the mean channel weights of groups of images, such as the images of each class.
 
-    rows    names of the rows, such as the classes
-    row_of  index of the row that each image belongs to, in the order of the batches; default: one row per image
+    The images come in batches (B, C, Y, X), and are normalized as in training.
+
+    rows    names of the groups, which are the rows of the result
+    row_of  index of the group of each image, in the order of the batches; default: one group per image
 
     `name`, `title` and `picture` become fields of the result. Raises UserError for a model without
-    squeeze-and-excitation blocks, and for a row without images.
+    squeeze-and-excitation blocks, and for a group without images.
     """
     blocks = squeezes(model)
     if not blocks:

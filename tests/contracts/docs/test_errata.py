@@ -44,7 +44,7 @@ def test_every_erratum_has_an_example_or_a_row() -> None:
 
 def test_every_erratum_names_its_source_and_evidence() -> None:
     for text in re.split(r"^### ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
-        told = re.compile(r"This entry is about the (textbook|blog|slides|lecture)\b.*\. We checked it with .+\.$")
+        told = re.compile(r"The statement is from the (textbook|blog|slides|lecture)\b.*\. We checked it with .+\.$")
         assert told.match(text.splitlines()[2]) or text.count("\n| E") > 1, text[:40]  # a table has columns for both
 
 
