@@ -66,7 +66,7 @@ class Entry(NamedTuple):
     place: str  # location of the image, for error messages
     # bytes of an encoded image, path of its file, or its pixels (Y, X)
     source: bytes | Path | Member | NDArray[np.uint8] | None
-    label: Any = None
+    label: object = None
     fault: ImageFault | None = None
     checked: bool = False  # True if the label is in the form that data sets use
 
@@ -195,7 +195,7 @@ def _printable(path: Path) -> str:
     return str(path).encode(errors="backslashreplace").decode()
 
 
-def _from_cell(place: str, value: Any, label: Any, folder: Path, images: bool = True) -> Entry:
+def _from_cell(place: str, value: object, label: object, folder: Path, images: bool = True) -> Entry:
     """Return the image in a table cell.
 
     A cell may be bytes, a path, or {bytes, path} as written by the library `datasets`.

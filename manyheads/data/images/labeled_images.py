@@ -7,10 +7,10 @@ validation of every image.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from manyheads.data.images.decoding import ImageFault
 from manyheads.data.images.files import HUB, Columns, Entry, entries
 from manyheads.data.images.store import SKIPPED_FILE, Store, Stored
 from manyheads.data.images.tar import Member
+from manyheads.data.readers.dataset import Dataset
 from manyheads.data.readers.label_lists import check_separators
 from manyheads.data.readers.labeled import common_type, label_name, label_sets, labels_of, parse_target
 from manyheads.data.readers.memory import Rows
@@ -46,26 +47,22 @@ class Item(NamedTuple):
     place: str = ""  # location of the image, for error messages
 
 
-@dataclass(frozen=True)
-class ImageData:
+@dataclass(frozen=True, repr=False)
+class ImageData(Dataset):
     """Data set of images with labels. An image is decoded when it is accessed.
 
     names   distinct labels in the order of class indices
-    skips   number of skipped images for each reason
     notes   warnings about images that are used, one per line
     target, label_type  form and type of the labels, as in `Labeled`
     """
 
+    columns: ClassVar[tuple[str, ...]] = ("items",)
+
     items: list[Item]
     names: tuple[str, ...]
-    file: Path | None = None
-    skips: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     target: TargetKind = "classes"
     label_type: LabelType = "str"
-
-    def __len__(self) -> int:
-        return len(self.items)
 
     def __repr__(self) -> str:
         return f"ImageData(images: {len(self):,}, labels: {len(set(self.labels)):,}, {self.file})"
@@ -77,9 +74,6 @@ class ImageData:
     @cached_property
     def keys(self) -> list[str]:
         return [item.key for item in self.items]
-
-    def subset(self, chosen: Sequence[int] | NDArray[np.int64]) -> ImageData:
-        return replace(self, items=[self.items[i] for i in chosen])
 
     def place(self, index: int) -> str:
         return self.items[index].place or f"image {index + 1:,}"
@@ -135,7 +129,7 @@ def read_images(
     label_type = common_type(found.types, names)
     names = _class_names(names, [item.label for item in items], target, path)
     file = None if str(path).startswith(HUB) else Path(path)
-    return ImageData(items, names, file, found.counts(), found.notes, target, label_type)
+    return ImageData(items, names, found.notes, target, label_type, file=file, skips=found.counts())
 
 
 class _Collector:

@@ -18,18 +18,17 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from numbers import Real
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast, get_args
+from typing import ClassVar, Protocol, Self, TypeVar, cast, get_args
 
 from manyheads.core.config import LabelType, TargetKind
 from manyheads.data.readers.class_folders import text_files
-from manyheads.data.readers.dataset import Dataset, keep_items
+from manyheads.data.readers.dataset import Dataset
 from manyheads.data.readers.label_lists import OTHERS, SEPARATED, SEPARATOR, check_separators, labels_in, listed_in
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.rows import BadRow, Cells, Row, parse_rows, skip_option, text_fault
+from manyheads.data.readers.splits import Data
 from manyheads.data.readers.tables import table
 from manyheads.errors import UserError, shown
-
-D = TypeVar("D", bound=Any)  # type variable for a data set of labeled texts or images
 
 _PAIRS = (
     ("sentence1", "sentence2"), ("text", "text_pair"), ("premise", "hypothesis"), ("question1", "question2"),
@@ -44,6 +43,24 @@ REGRESSION_LABELS = ("LABEL_0",)  # label of a model that predicts a number, as 
 _WHOLE = re.compile(r"(-?\d+)\.0*")  # whole number that is written as a fraction, as pandas writes it
 UNLABELED_HINT = "label or remove the item; if -1 is a class, write a name instead, such as negative"
 _MAX_DIGITS = 18  # maximum number of digits in a numeric label
+
+
+class LabeledItems(Data, Protocol):
+    """Protocol of a data set of labeled texts or images."""
+
+    @property
+    def labels(self) -> list[str]: ...
+    @property
+    def target(self) -> TargetKind: ...
+    @property
+    def file(self) -> Path | None: ...
+
+    def place(self, index: int, /) -> str: ...
+
+    def keep(self, kept: Sequence[int], reason: str) -> Self: ...
+
+
+D = TypeVar("D", bound=LabeledItems)
 
 
 @dataclass(frozen=True)
@@ -144,7 +161,7 @@ def read_labeled(
     return replace(labeled, numbered=numbered, target=target, label_type=common_type(types, names))
 
 
-def parse_target(value: Any, name: str, names: Sequence[str], target: TargetKind, types: set[type]) -> str:
+def parse_target(value: object, name: str, names: Sequence[str], target: TargetKind, types: set[type]) -> str:
     """Return the number of a regression, or the labels of an item joined by "|". Raises BadRow for other values.
 
     name   column name for error messages
@@ -218,7 +235,7 @@ def number_fault(written: str) -> tuple[str, str] | None:
     return f"label {written[:20]}... has {len(written):,} digits", "check that this is the label column"
 
 
-def score_fault(label: Any, name: str) -> tuple[str, str] | None:
+def score_fault(label: object, name: str) -> tuple[str, str] | None:
     """Check for a label that is a fractional number. Return the fault and a hint, or None."""
     if isinstance(label, str) and _DECIMAL.fullmatch(label.strip()):
         label = float(label)
@@ -227,14 +244,14 @@ def score_fault(label: Any, name: str) -> tuple[str, str] | None:
     return None
 
 
-def whole_number(label: Any, names: Sequence[str] = ()) -> str:
+def whole_number(label: object, names: Sequence[str] = ()) -> str:
     """Return a label as text. A whole number such as 1.0 becomes 1, unless `names` contains the former."""
     written = str(label).strip()
     match = None if written in names else _WHOLE.fullmatch(written)
     return match[1] if match else written
 
 
-def label_name(label: Any, names: Sequence[str]) -> str:
+def label_name(label: object, names: Sequence[str]) -> str:
     """Return the name of a label. If `names` is given, a label 0, 1, ... is an index into `names`."""
     written = whole_number(label, names)
     return names[int(written)] if written.isdecimal() and int(written) < len(names) else written
@@ -281,7 +298,7 @@ def with_labels(data: D, known: Collection[str], *, skip_bad_lines: bool = False
     if len(unknown) == len(data):
         raise UserError(f"{data.file}: none of the {unit} has a label of the training data, which has labels {labels}")
     kept = sorted({*range(len(data))}.difference(unknown))
-    return keep_items(data, kept, "labels not in the training data")
+    return data.keep(kept, "labels not in the training data")
 
 
 def _choose(columns: Columns, row: Row[Cells]) -> tuple[str, str | None, str]:
@@ -316,7 +333,7 @@ def _text(cells: Cells, name: str) -> str:
     return str(text)
 
 
-def _label(value: Any, name: str, names: Sequence[str]) -> tuple[str, str]:
+def _label(value: object, name: str, names: Sequence[str]) -> tuple[str, str]:
     """Return a label as written in the file, and its name.
 
     If `names` is given, the label must be a name or an index.

@@ -5,30 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from manyheads.core.config import TargetKind
-from manyheads.data.readers.labeled import labels_of
+from manyheads.data.readers.labeled import LabeledItems, labels_of
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.roles import folders_in
 from manyheads.data.readers.rows import Cells
-from manyheads.data.readers.splits import Data, SplitData, folder_of, parts_of, same_place
+from manyheads.data.readers.splits import SplitData, folder_of, parts_of, same_place
 from manyheads.data.readers.tables import class_names, is_table, table
 from manyheads.data.sources.source import Source
 from manyheads.errors import UserError
 
-
-class Classified(Data, Protocol):
-    """Protocol of a data set whose items have labels."""
-
-    @property
-    def labels(self) -> list[str]: ...
-
-    @property
-    def file(self) -> Path | None: ...
-
-
-D = TypeVar("D", bound=Classified)
+D = TypeVar("D", bound=LabeledItems)
 
 _NO_LABEL = ("", "None", "-1", "nan")  # cells of a label column that mean unlabeled
 

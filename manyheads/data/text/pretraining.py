@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -184,7 +184,7 @@ class TokenizedDocuments:
         def bare(index: int) -> NDArray[np.int64]:
             return np.asarray(encoded[index], dtype=np.int64)[1:-1]
 
-        rows: Any = kept if len(kept) < len(lengths) else range(len(kept))
+        rows: Sequence[int] = kept.tolist() if len(kept) < len(lengths) else range(len(kept))
         return cls(Lazy(rows, bare), lengths[kept], starts)
 
     def __len__(self) -> int:
