@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
-from manyheads.data.images.files import Columns, find_splits, idx_labels_path
-from manyheads.data.images.labeled_images import ImageData, digits, read_images, read_labels
+from manyheads.data.images.files import Columns, find_splits, idx_labels_path, labeled_samples
+from manyheads.data.images.labeled_images import ImageData, digits, read_images
 from manyheads.data.images.store import clear
 from manyheads.data.readers.labeled import label_sets, labels_of, with_labels
 from manyheads.data.readers.memory import Rows
-from manyheads.data.readers.splits import SplitData, Splits, same_place
+from manyheads.data.readers.splits import SplitData, Splits, hashes_of, same_place
 from manyheads.data.sources.class_source import ClassSource
 from manyheads.data.sources.report import Report
 from manyheads.data.sources.source import HUB
@@ -67,7 +67,7 @@ class ImageSource(ClassSource[ImageData]):
         splits = self.splits()
         if isinstance(corpus, Rows) or not same_place(corpus, splits.train) or splits.validation is None:
             return None
-        count = len(read_labels(corpus, self.names_for((), corpus), self.columns, False)[0])
+        count = sum(1 for _ in labeled_samples(corpus, self.columns, images=False)[0])
         return set(Random(self.seed).sample(range(count), self.sample)) if self.sample < count else None
 
     def embedded(self) -> SplitData[ImageData]:
@@ -95,7 +95,7 @@ class ImageSource(ClassSource[ImageData]):
         report.row("pixels (smallest / largest)", _sizes)
         report.row("modes", _modes)
         report.targets(train.names)
-        report.repetitions(lambda images: images.keys)
+        report.repetitions(lambda images: hashes_of(images.keys))
         report.contradictions(train.keys, train.labels)
         known = labels_of(train.labels, train.target)
         if without := [label for label in train.names if label not in known]:

@@ -59,12 +59,8 @@ def read_parallel(
 
     Raises FileNotFoundError, or a one-line UserError that names the file, the line and a remedy.
     """
-    files = [Path(path)] if isinstance(path, Rows) else locate(str(path), source, target)
-    for file in files:
-        if not isinstance(path, Rows) and file.stat().st_size == 0:
-            raise UserError(f"{file}: the file is empty; expected one sentence or row per line")
-    tables = isinstance(path, Rows) or is_table(files[0])
-    parts = [path] if isinstance(path, Rows) else files
+    parts = [path] if isinstance(path, Rows) else locate(str(path), source, target)
+    files, tables = [Path(part) for part in parts], is_table(parts[0])
     rows = chain.from_iterable(_table(part, source, target) for part in parts) if tables else _two_files(*files)
     skips: Counter[str] = Counter()
 
@@ -139,6 +135,10 @@ Sides = tuple[object, object]
 
 def _two_files(source_file: Path, target_file: Path) -> Iterator[Row[Sides]]:
     counts = [count_lines(file) for file in (source_file, target_file)]
+    if 0 in counts:
+        raise UserError(
+            f"{(source_file, target_file)[counts.index(0)]}: the file is empty; expected one sentence per line"
+        )
     if counts[0] != counts[1]:
         raise UserError(
             f"{source_file} has {counts[0]:,} lines but {target_file} has {counts[1]:,} (lines from"

@@ -108,8 +108,8 @@ def test_a_record_finds_its_texts(tmp_path: Path) -> None:
         ({"train/pos/9_9.txt": "long " * 250_000}, r"9_9\.txt:1: the text is longer than 1,000,000 characters: it has"),
         ({"train/pos/9_9.txt": b"long " * 1_000_000}, r"9_9\.txt:1: the text is longer than 1,000,000 "
                                                       r"characters; split"),
-        ({"train/good/1.txt": "x"}, r"train/good/1\.txt:1: expected one of the labels negative, positive, "
-                                    r"found 'good'"),
+        ({"train/good/1.txt": "x"}, r"train/good/1\.txt:1: expected one of the labels negative, positive "
+                                    r"\(0 to 1\), found 'good'"),
         ({"train/positive/.keep": ""}, r"train: class folder 'positive': contains no \.txt file; add texts"),
         ({"test/other/1.dat": ""}, r"test: class folder 'other': contains no \.txt file"),
     ],
