@@ -13,7 +13,7 @@ from manyheads.data.images.labeled_images import ImageData, digits, read_images
 from manyheads.data.images.store import clear
 from manyheads.data.readers.labeled import label_sets, labels_of, with_labels
 from manyheads.data.readers.memory import Rows
-from manyheads.data.readers.splits import SplitData, Splits, hashes_of, same_place
+from manyheads.data.readers.splits import SplitData, Splits, hashes_of, hold_out, same_place
 from manyheads.data.sources.class_source import ClassSource
 from manyheads.data.sources.report import Report
 from manyheads.data.sources.source import HUB
@@ -75,7 +75,7 @@ class ImageSource(ClassSource[ImageData]):
 
     def hold_out(self, train: ImageData) -> tuple[ImageData, ImageData]:
         strata = label_sets(train.labels, train.target)
-        return self.held_out_by_key(train, train.keys, strata=strata, what="image")
+        return hold_out(train, train.keys, strata=strata, fraction=self.fraction, what="image")
 
     def fitting(self, data: ImageData, train: ImageData) -> ImageData:
         """Check that all labels of the images also occur in the training data, and return the images.

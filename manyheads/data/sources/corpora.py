@@ -16,7 +16,7 @@ from manyheads.data.readers.labeled import LABELS, Columns, Labeled, label_sets,
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.parallel import Pairs, corpora_in, locate, read_parallel
 from manyheads.data.readers.roles import PARTS, role_of, splits_among, visible
-from manyheads.data.readers.splits import SplitData, Splits, lines
+from manyheads.data.readers.splits import SplitData, Splits, hold_out, lines
 from manyheads.data.readers.squad import Questions, read_squad
 from manyheads.data.readers.tables import TABLES, is_table
 from manyheads.data.sources.class_source import ClassSource
@@ -62,7 +62,7 @@ class ParallelSource(Source[Pairs]):
         return shipped.pairs(self.source, self.target, seed=self.seed, size=self.size)
 
     def hold_out(self, train: Pairs) -> tuple[Pairs, Pairs]:
-        return self.held_out_by_key(train, train.sources, what="source sentence")
+        return hold_out(train, train.sources, fraction=self.fraction, what="source sentence")
 
     def content(self, data: Pairs, split: str) -> Iterable[str]:
         return ConcatenatedTexts((data.sources, data.targets))
@@ -123,7 +123,8 @@ class LabeledSource(ClassSource[Labeled]):
         return shipped.languages(seed=self.seed, size=self.size)
 
     def hold_out(self, train: Labeled) -> tuple[Labeled, Labeled]:
-        return self.held_out_by_key(train, train.inputs, label_sets(train.labels, train.target), what="text")
+        labels = label_sets(train.labels, train.target)
+        return hold_out(train, train.inputs, labels, strata=labels, fraction=self.fraction, what="text")
 
     def fitting(self, data: Labeled, train: Labeled) -> Labeled:
         """Check validation or test data against the training data, and return the validation or test data.
@@ -177,7 +178,8 @@ class TaggedSource(Source[Tagged]):
         return shipped.tagged(self.locale, seed=self.seed, size=self.size)
 
     def hold_out(self, train: Tagged) -> tuple[Tagged, Tagged]:
-        return self.held_out_by_key(train, [" ".join(words) for words in train.words], train.tags, what="sentence")
+        keys = [" ".join(words) for words in train.words]
+        return hold_out(train, keys, train.tags, strata=train.tags, fraction=self.fraction, what="sentence")
 
     def content(self, data: Tagged, split: str) -> list[str]:
         return data.texts
@@ -214,7 +216,7 @@ class QuestionSource(Source[Questions]):
         return read_squad(corpus, skip_bad_lines=self.skip_bad_lines)
 
     def hold_out(self, train: Questions) -> tuple[Questions, Questions]:
-        return hold_out_questions(train, self.fraction_of(len(train)))
+        return hold_out_questions(train, self.fraction)
 
     def content(self, data: Questions, split: str) -> list[str]:
         return data.texts

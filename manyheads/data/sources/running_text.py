@@ -12,11 +12,11 @@ from manyheads.data.readers.corpus import files_of
 from manyheads.data.readers.documents import Documents, document_files, is_document_file, read_documents
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.roles import find_text_splits, visible
-from manyheads.data.readers.splits import SplitData, Splits, hold_out, only_test, same_place
+from manyheads.data.readers.splits import HELD_OUT_FRACTION, SplitData, Splits, hold_out, only_test, same_place
 from manyheads.data.readers.texts import Texts, read_texts
-from manyheads.data.sources.holding_out import hold_out_documents, hold_out_texts
+from manyheads.data.sources.holding_out import held_out_line, hold_out_documents, hold_out_texts
 from manyheads.data.sources.report import document_report, text_report  # fmt: skip
-from manyheads.data.sources.source import HELD_OUT_FRACTION, Source, check_texts, held_out_line
+from manyheads.data.sources.source import Source, check_texts
 from manyheads.errors import UserError
 
 D = TypeVar("D", Texts, Documents)

@@ -24,12 +24,12 @@ from manyheads.data.readers.splits import (
     Splits,
     absolute,
     folder_of,
-    hold_out,
     only_test,
     parts_of,
     same_place,
 )
 from manyheads.data.readers.tables import TABLES
+from manyheads.data.sources.holding_out import held_out_line
 from manyheads.errors import UserError, shown
 from manyheads.files import JsonObject, fingerprint
 
@@ -37,11 +37,6 @@ logger = logging.getLogger(__name__)
 
 D = TypeVar("D", bound=Data)
 
-# At least this number of items is held out, if it is not more than the fraction `LARGE_FRACTION`. A warning names fewer
-# items, or a larger fraction.
-MIN_HELD_OUT = 50
-LARGE_FRACTION = 0.2
-HELD_OUT_FRACTION = 0.05
 MAX_ITEMS = 10_000_000  # maximum number of items in an embedded corpus
 HUB = "hub:"
 # fields that do not describe the data and are left out of a record
@@ -261,22 +256,6 @@ class Source(ABC, Generic[D]):
             return self.read_one(Rows("data", data, self.tuples), labels)
         return self.read_one(self.test_in(str(data)), labels)
 
-    def held_out_by_key(
-        self, train: D, keys: Sequence[str], labels: Sequence[Iterable[str]] | None = None, *,
-        strata: Sequence[Iterable[str]] | None = None, what: str,
-    ) -> tuple[D, D]:  # fmt: skip
-        """Split a data set into (training, validation) with `hold_out`, with the options of this source."""
-        return hold_out(
-            train, keys, labels, fraction=self.fraction_of(len(train)), strata=strata or labels,
-            exact=self.fraction is not None, what=what,
-        )  # fmt: skip
-
-    def fraction_of(self, items: int) -> float:
-        """Return the fraction of `items` training items that is held out if there are no validation data."""
-        if self.fraction is not None:
-            return self.fraction
-        return max(HELD_OUT_FRACTION, min(MIN_HELD_OUT / max(items, 1), LARGE_FRACTION))
-
     def summary_lines(self, splits: SplitData[D]) -> list[str]:
         """Return lines for the user: the files of each split, and the amount of held-out training data."""
         lines = [] if self.data in (None, IN_MEMORY) or self.data.startswith(HUB) else [self._roles(self.data)]
@@ -302,22 +281,6 @@ class Source(ABC, Generic[D]):
             },
             "items": {name: len(data) for name, data in splits.known.items()},
         }
-
-
-def held_out_line(splits: SplitData[D], unit: str, minimum: int = MIN_HELD_OUT) -> str:
-    """Describe the held-out validation data in one line.
-
-    A warning follows if the data are fewer than `minimum` items, or a large fraction of the training data.
-    """
-    fraction = splits.held_out / (splits.held_out + len(splits.train))
-    line = f"no validation data: held out {splits.held_out:,} {unit} of the training data ({fraction:.1%})"
-    if fraction <= LARGE_FRACTION and splits.held_out >= minimum:
-        return line
-    amount = "many" if fraction > LARGE_FRACTION else "few"
-    return (
-        f"{line}\nwarning: these are {amount} {unit} for validation; give validation data with "
-        "validation=PATH, or set held_out=FRACTION"
-    )
 
 
 def check_texts(**values: object) -> None:
