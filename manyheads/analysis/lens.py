@@ -20,6 +20,7 @@ from manyheads.calls import checked_methods
 from manyheads.core.block import Stack
 from manyheads.core.runtime import eval_mode
 from manyheads.core.tap import record
+from manyheads.displays import html_table
 from manyheads.errors import UserError, extra
 from manyheads.files import JsonObject
 
@@ -30,7 +31,7 @@ SHOWN = 12  # maximum number of characters of a word in a picture
 
 
 @checked_methods
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Lens:
     """Most likely words according to each layer, at each token position.
 
@@ -47,6 +48,13 @@ class Lens:
     layers: tuple[str | int, ...]
     words: list[list[list[str]]]
     probabilities: NDArray[np.float32]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__} of {self.title!r} ({len(self.layers)} layers, {len(self.tokens)} tokens)"
+
+    def _repr_html_(self) -> str:
+        head, *rows = self.rows()
+        return html_table(head, rows)
 
     def __str__(self) -> str:
         return "\n".join("\t".join(row) for row in self.rows())

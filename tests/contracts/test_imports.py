@@ -15,7 +15,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # from the lowest layer to the highest: a package imports from lower layers only
 LAYERS = [
-    ("errors",), ("files", "versions"), ("calls",), ("core",), ("models", "inference"),
+    ("errors",), ("files", "versions"), ("displays",), ("calls",), ("core",), ("models", "inference"),
     ("generation", "interop", "analysis"), ("directory",), ("export",), ("runs",), ("tasks",), ("service",), ("cli",),
     ("__main__",),
 ]  # fmt: skip

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from manyheads.core.runtime import eval_mode
 from manyheads.core.tap import edit, record, tapped
+from manyheads.displays import html_table
 from manyheads.errors import UserError, extra
 from manyheads.models.vit import ViT
 
@@ -99,6 +100,14 @@ class HeadStatistics:
                 shares = {name: means[name][head] for name in own}
                 heads.append(Head(layer, head, **shares, special=special))
         return heads
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__} of {sum(map(len, self._counts.values()))} heads"
+
+    def _repr_html_(self) -> str:
+        heads = self.heads()
+        rows = [[*head[:-1], *head.special.values()] for head in heads]
+        return html_table([*Head._fields[:-1], *heads[0].special], rows)
 
     def __str__(self) -> str:
         heads = self.heads()

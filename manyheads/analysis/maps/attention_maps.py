@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 from manyheads.analysis.maps.layers import RecordedMaps
 from manyheads.calls import checked_methods
+from manyheads.errors import UserError
 from manyheads.files import write
 
 if TYPE_CHECKING:
@@ -28,6 +29,30 @@ class AttentionMaps(RecordedMaps):
         from manyheads.analysis.maps.page import frame
 
         return frame([self])
+
+    def opened(
+        self, *, axis: str | None = None, layer: int | None = None, head: int | None = None,
+        view: Literal["lines", "matrix", "picture"] | None = None,
+    ) -> Self:  # fmt: skip
+        """Return the same maps with another beginning of the page and of the display in notebooks.
+
+        axis   kind of attention; default: "cross" if present, otherwise the first one
+        layer  index of the layer, from 0, or the step of a layer that is applied several times, from 1
+        head   index of the head; default: the mean over all heads of the layer
+        view   "lines" or "matrix" for a text, "picture" or "matrix" for an image
+
+            >>> maps = bert.attend("the cat sat").opened(layer=1, head=0)
+            >>> notes = maps.page("attention.html")
+        """
+        layers = self[axis or ("cross" if "cross" in self.axes else next(iter(self)))]
+        by_number = {each.number if each.step is None else each.step: each for each in layers}
+        if layer is not None and layer not in by_number:
+            raise UserError(f"layer is {layer}: expected one of {', '.join(map(str, by_number))}")
+        heads = by_number[layer].heads if layer is not None else ()
+        if head is not None and head not in heads:
+            raise UserError(f"head is {head}: expected {f'one of {heads}' if heads else 'a layer as well'}")
+        asked = {"axis": axis, "layer": layer, "head": head, "view": view}
+        return replace(self, opening={name: value for name, value in asked.items() if value is not None})
 
     def page(self, path: str | Path, *others: AttentionMaps, first: int = 0) -> list[str]:
         """Write an interactive HTML page that needs no other file. Returns notes about the parts that the page omits.

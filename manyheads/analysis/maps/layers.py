@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -108,6 +108,9 @@ class RecordedMaps:
     title     description of the input
     picture   (Y, X) or (Y, X, 3) uint8: the preprocessed image, if the input is an image
     stepwise  axes whose queries are read or generated from left to right
+    prediction  most probable labels of the input, with their probabilities
+    opening   what a page shows first: "axis", "layer" (from 0; of a layer that is applied several times, the step from
+              1), "head" (from 0) and "view" ("lines", "matrix" or "picture"), each of them optional
     """
 
     axes: dict[str, list[Layer]]
@@ -115,6 +118,8 @@ class RecordedMaps:
     title: str = ""
     picture: NDArray[np.uint8] | None = None
     stepwise: tuple[str, ...] = ()
+    prediction: tuple[tuple[str, float], ...] = ()
+    opening: Mapping[str, str | int] = field(default_factory=dict)
 
     def __getitem__(self, axis: str) -> list[Layer]:
         return self.axes[known_axis(axis, self.axes, self.model)]

@@ -37,9 +37,9 @@ PATCHES = 32 * 32  # maximum number of image patches on a page
 NUMBERS = 2**20  # maximum number of values in all queries, keys and values on a page; they take about 5 MB of the file
 TITLE = 60  # maximum number of characters of an input's title in a note
 # scripts of the page, in the order of their dependencies
-SCRIPTS = ("maps.js", "views.js", "calculation.js", "panel.js", "page.js")
+SCRIPTS = ("maps.js", "views.js", "calculation.js", "save.js", "panel.js", "page.js")
 TEXT_NAMES = {"encoder": ("source ", "source "), "decoder": ("target ", "target "), "cross": ("target ", "source ")}
-HEIGHT = 760  # height in pixels of the page's frame in a notebook
+HEIGHT = 760  # height in pixels of a frame in a notebook, until the page inside has reported its own
 
 
 def page(inputs: Sequence[RecordedMaps], first: int = 0) -> tuple[str, list[str]]:
@@ -62,10 +62,7 @@ def page(inputs: Sequence[RecordedMaps], first: int = 0) -> tuple[str, list[str]
     if len(set(short.values())) == len(short):
         for each in panels:
             each["model"] = short.get(each["model"], each["model"])
-    assets = files("manyheads.analysis.maps") / "assets"
-    style, text, *scripts = (
-        (assets / name).read_text(encoding="utf-8") for name in ("page.css", "page.html", *SCRIPTS)
-    )
+    style, text, *scripts = (_asset(name) for name in ("page.css", "page.html", *SCRIPTS))
     data = json.dumps({"panels": panels}, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     models = " and ".join(dict.fromkeys(each["model"] or "a model" for each in panels))
     parts = {"title": html.escape(f"Attention of {models}"), "style": style, "script": "".join(scripts), "data": data}
@@ -88,9 +85,14 @@ def _check_calculations(inputs: Sequence[RecordedMaps]) -> None:
 def frame(inputs: Sequence[RecordedMaps]) -> str:
     """Return the page as an HTML element for a notebook."""
     return (
-        f'<iframe srcdoc="{html.escape(page(inputs)[0])}" style="width:100%;height:{HEIGHT}px;border:0"'
-        ' sandbox="allow-scripts" title="Attention maps"></iframe>'
+        f'<iframe class="manyheads" srcdoc="{html.escape(page(inputs)[0])}" '
+        f'style="width:100%;height:{HEIGHT}px;border:0" sandbox="allow-scripts allow-downloads" '
+        f'title="Attention maps"></iframe><script>{_asset("frame.js")}</script>'
     )
+
+
+def _asset(name: str) -> str:
+    return (files("manyheads.analysis.maps") / "assets" / name).read_text(encoding="utf-8")
 
 
 def panel(maps: RecordedMaps, first: int, all_notes: list[str]) -> JsonObject:
@@ -136,7 +138,8 @@ def panel(maps: RecordedMaps, first: int, all_notes: list[str]) -> JsonObject:
     title = " ".join(maps.title.split())
     all_notes += [f"{title if len(title) <= TITLE else title[: TITLE - 1] + '…'}: {note}" for note in notes]
     return {
-        "model": maps.model, "title": maps.title, "told": notes, "sides": list(sides.values()), "axes": axes,
+        "model": maps.model, "title": maps.title, "prediction": maps.prediction, "opening": dict(maps.opening),
+        "told": notes, "sides": list(sides.values()), "axes": axes,
         "picture": None if maps.picture is None else _picture(maps.picture),
         "small": maps.picture is not None and max(maps.picture.shape[:2]) <= 96,
         "maps": base64.b64encode(zlib.compress(b"".join(packed))).decode(),

@@ -66,6 +66,8 @@ def draw(
         _check_lines(layers, pictured)
     images = ImageMaps(layers, query, maps.picture) if pictured else None
     title = f"{axis} attention" + (f" of {short_name(maps.model)}" if maps.model else "") + f"\n{maps.title}"
+    if maps.prediction:
+        title += "\nprediction: " + ", ".join(f"{label} {percent(share)}" for label, share in maps.prediction)
     layout = _Layout.of(layers, style, title if images is None else f"{title}\n{images.subtitle}", pictured)
     figure, panels = layout.figure()
     if style == "lines":

@@ -4,6 +4,7 @@
 const SPECIAL = -1;
 const LONGEST = 64; // units of a side that are shown at once
 const FULL = 4; // even shares: the least that has the full color, so that the noise of an even look has not
+const PALE = 25; // even shares: what has the full color in a map that looks evenly, so that its colors are pale
 const OPAQUE = 0.9; // of the strongest patch
 // Okabe and Ito's colors, told apart by every kind of color vision: for several heads at once
 const HUES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
@@ -107,9 +108,10 @@ function largest(map) {
   return most || 1;
 }
 
-/** The weight that has the full color: the largest, or FULL even shares, so that an even look is pale. */
+/** The weight that has the full color: the largest, or at least FULL even shares. If no weight is much larger than an even share, it is PALE even shares. */
 function fullest(layer, most, columns = layer.columns) {
-  return layer.shares ? Math.min(1, Math.max(most, FULL / columns)) : most;
+  if (!layer.shares) return most;
+  return Math.min(1, most * columns <= 1.5 ? PALE / columns : Math.max(most, FULL / columns));
 }
 
 /** At how many keys a query looks evenly: none gets half more than their mean. 0 if it prefers some. */

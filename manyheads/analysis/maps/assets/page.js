@@ -7,9 +7,11 @@ async function start() {
     if (panel.calculations) placeCalculations(panel, await inflate(panel.calculations));
   }
   readColors();
+  const embedded = parent !== window;
   const together = document.querySelector("#together input"), panels = [];
-  let following = false;
+  let following = false, begun = false; // the address stays as it is until the reader chooses
   const changed = (source, change) => { // the other panels follow, as far as they have the same
+    if (begun && !embedded && source === panels[0] && ["axis", "picked", "view"].some((name) => name in change)) history.replaceState(null, "", source.link);
     if (following || !together.checked) return;
     following = true;
     for (const panel of panels) {
@@ -35,7 +37,10 @@ async function start() {
     following = false;
   };
   data.panels.forEach((each, number) => panels.push(new Panel(each, number, changed)));
-  changed(panels[0], { axis: 0, picked: 0 }); // they begin with the same head
+  const followLink = () => panels[0].open(Object.fromEntries(new URLSearchParams(location.hash.slice(1))), true);
+  followLink();
+  changed(panels[0], { axis: 0, picked: 0, view: 0 }); // they begin with the same head
+  begun = true;
   room.className = panels.length > 1 ? "beside" : "";
   room.replaceChildren(...panels.map((panel) => panel.root));
   document.getElementById("together").hidden = panels.length < 2;
@@ -47,6 +52,11 @@ async function start() {
   addEventListener("resize", () => panels.forEach((panel) => panel.paint()));
   addEventListener("keydown", (event) => { if (event.key === "Escape") panels.forEach((panel) => panel.release()); });
   show("system");
+  if (embedded) {
+    document.documentElement.style.setProperty("--window", `${innerHeight}px`);
+    new ResizeObserver(() => parent.postMessage({ manyheads: "height", height: document.body.scrollHeight }, "*")).observe(document.body);
+    addEventListener("message", ({ source, data }) => { if (source === parent && themes.includes(data?.theme)) show(data.theme); });
+  } else addEventListener("hashchange", followLink);
   document.documentElement.dataset.ready = "";
 }
 

@@ -8,8 +8,28 @@ class Panel {
     this.state = { axis: 0, view: null, picked: new Set(["0:0"]), words: false, special: true, focus: { q: null, k: null },
       held: false, step: null, starts: [0, 0] }; // starts: the first units that are shown
     this.root = el("section", { className: "panel", "aria-label": `${data.model}: ${data.title}` });
-    const cross = data.axes.findIndex((axis) => axis.name === "cross");
-    this.choose({ axis: Math.max(0, cross), picked: new Set([this.sharpest(data.axes[Math.max(0, cross)])]) }, false);
+    const cross = Math.max(0, data.axes.findIndex((axis) => axis.name === "cross"));
+    this.choose({ axis: cross, picked: new Set([this.sharpest(data.axes[cross])]) }, false);
+    this.open(data.opening ?? {});
+  }
+
+  /** Show what a link or the page's author names: an axis, the number of a layer or step, a head of it, a view. Other values are ignored. */
+  open({ axis: name, layer: number, head, view }, tell = false) {
+    const at = this.data.axes.findIndex((each) => each.name === name), axis = at < 0 ? this.state.axis : at;
+    const { layers } = this.data.axes[axis], row = layers.findIndex((layer) => String(layer.step ?? layer.number) === String(number));
+    const change = at < 0 ? {} : { axis };
+    if (row >= 0) {
+      const column = layers[row].heads.findIndex((each) => String(each) === String(head));
+      change.picked = new Set(column >= 0 ? [`${row}:${column}`] : layers[row].heads.map((_, each) => `${row}:${each}`));
+    }
+    if (view in VIEWS) change.view = view;
+    this.choose(change, tell);
+  }
+  /** The link to what is shown. */
+  get link() {
+    const [row, column] = this.picked[0], layer = this.axis.layers[row], one = new Set(this.picked.map(([each]) => each)).size === 1;
+    const parts = { axis: this.axis.name, ...(one ? { layer: layer.step ?? layer.number } : {}), ...(this.picked.length === 1 ? { head: layer.heads[column] } : {}), view: this.state.view };
+    return `#${new URLSearchParams(parts)}`;
   }
 
   get axis() { return this.data.axes[this.state.axis]; }
@@ -39,7 +59,7 @@ class Panel {
   /** Change what is chosen, and build the panel anew. */
   choose(change, tell = true) {
     const state = this.state, token = state.step === null ? null : this.units[0][state.step].members.at(-1);
-    const anew = ["axis", "words", "special"].some((name) => name in change);
+    const anew = ["words", "special"].some((name) => name in change) || ("axis" in change && change.axis !== state.axis) || !this.units;
     if ("axis" in change && change.axis !== state.axis) Object.assign(state, { step: null, picked: new Set([this.sharpest(this.data.axes[change.axis])]) });
     if (anew) Object.assign(state, { focus: { q: null, k: null }, held: false, starts: [0, 0] });
     Object.assign(state, change);
@@ -99,7 +119,7 @@ class Panel {
     const several = data.sides.some((side) => side.words.some((word, at) => at && word !== SPECIAL && word === side.words[at - 1]));
     const specials = data.sides.some((side) => !side.grid && side.words.includes(SPECIAL));
     this.root.replaceChildren(
-      el("header", {}, el("h2", {}, data.model || "A model"), el("p", { className: "input" }, data.title),
+      el("header", {}, el("h2", {}, data.model || "A model"), el("p", { className: "input" }, data.title), predicted(data.prediction),
         ...data.told.map((note) => el("p", { className: "told" }, note))),
       el("div", { className: "bar" },
         data.axes.length > 1 ? this.tabs("attention", data.axes.map((axis, at) => [at, NAMES[axis.name] ?? axis.name]), state.axis, (axis) => this.choose({ axis: Number(axis) })) : null,
@@ -139,9 +159,10 @@ class Panel {
           "aria-pressed": this.state.picked.has(at), title: `${this.called(row)}, head ${head}`, "aria-label": `${this.called(row)}, head ${head}`,
           onclick: (event) => this.pick(at, event.shiftKey || event.ctrlKey || event.metaKey) }, canvas);
       })));
-    const most = Math.max(...layers.map((layer) => layer.heads.length));
-    const aside = el("aside", { className: "heads", style: `--heads:${most}` },
-      el("p", { className: "legend" }, layers[0].step ? "steps ↓ from 1, heads → from 0" : "layers ↓ heads →, from 0"), el("div", { className: "grid" }, ...rows));
+    const most = Math.max(...layers.map((layer) => layer.heads.length)), every = layers.flatMap((layer, row) => layer.heads.map((_, column) => `${row}:${column}`));
+    const aside = el("aside", { className: "heads", style: `--heads:${most};--layers:${layers.length}` },
+      el("p", { className: "legend" }, layers[0].step ? "steps ↓ from 1, heads → from 0" : "layers ↓ heads →, from 0",
+        every.length > 1 ? el("button", { type: "button", className: "quiet", "data-at": "every", onclick: () => this.choose({ picked: new Set(every) }) }, "mean of all") : null), el("div", { className: "grid" }, ...rows));
     aside.addEventListener("keydown", (event) => {
       const [row, column] = (event.target.dataset.at?.match(/^thumb-(\d+):(\d+)$/) ?? []).slice(1).map(Number);
       const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
@@ -207,7 +228,8 @@ class Panel {
     });
     return el("p", { className: "caption" }, el("strong", {}, what), el("span", { className: "name" }, picked.length === 1 ? layer.name : this.state.view === "lines" && picked.length <= HUES.length ? "their mean; each has lines of its color" : "their mean"),
       picked.length === 1 && layer.shares && evenMap(this.map, this.units[1].length) ? el("span", { className: "even" }, "looks evenly") : null,
-      el("span", { className: "range" }, low, scale, high));
+      el("span", { className: "range" }, low, scale, high),
+      el("span", { className: "saves" }, "save ", ...["png", "svg"].map((kind) => el("button", { type: "button", className: "quiet", "data-at": `save-${kind}`, title: `save this view as ${kind.toUpperCase()}`, onclick: () => save(this, kind) }, kind.toUpperCase()))));
   }
 
   /** Whether there are steps of writing or of reading to go through; those of tied depth are layers. */

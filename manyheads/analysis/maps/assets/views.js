@@ -7,6 +7,7 @@ const HEADINGS = {
   self: ["this token", "looks at these"],
 };
 const LINE = 26; // pixels of a token in a list
+const NARROW = 480; // pixels of a panel below which query and keys share one image; also in the style sheet
 
 function el(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
@@ -17,6 +18,12 @@ function el(tag, properties = {}, ...children) {
   }
   made.append(...children.filter((child) => child != null));
   return made;
+}
+
+/** The labels that the model gives the input, with their probabilities. */
+function predicted(prediction) {
+  if (!prediction?.length) return null;
+  return el("p", { className: "prediction" }, "prediction: ", ...prediction.flatMap(([label, value], at) => [at ? ", " : "", at ? label : el("b", {}, label), ` ${share(value)}`]));
 }
 
 /** In words, how long a position thought. */
@@ -90,6 +97,19 @@ function lines(panel) {
   return view;
 }
 
+/** What the rows and the columns of a matrix are. */
+function axisNames(panel) {
+  const { grid } = panel.data.sides[panel.layer.queries], cross = panel.axis.name === "cross";
+  return [grid ? "query patch" : cross ? "target token" : "query token", panel.data.sides[panel.layer.keys].grid ? "key patch" : cross ? "source token" : "key token"];
+}
+
+/** The name of a unit at the edge of a matrix: of patches, the first of each row has one. */
+function nameIn(unit, pictured) {
+  if (!pictured || unit.word === SPECIAL) return unit.label;
+  const [row, column] = unit.label.split(",");
+  return column === "0" ? `row ${row}` : "";
+}
+
 function matrix(panel) {
   const [left, right] = [panel.shown(0), panel.shown(1)], pictured = panel.pictured;
   const canvas = el("canvas", { className: "cells", width: right.length, height: left.length, tabIndex: 0, "data-at": "cells", role: "img", "aria-label": "matrix of weights: the arrows move over it, Enter holds" });
@@ -110,15 +130,15 @@ function matrix(panel) {
     panel.focus({ q: move(left, panel.state.focus.q, by[0]), k: move(right, panel.state.focus.k, by[1]) });
   });
   const label = (unit, name) => {
-    const made = el("span", { className: unit.word === SPECIAL ? "label special" : "label", "data-label": `${name}-${unit.at}` }, unit.label, stepsOf(unit));
+    const made = el("span", { className: unit.word === SPECIAL ? "label special" : "label", "data-label": `${name}-${unit.at}` }, nameIn(unit, pictured), stepsOf(unit));
     made.classList.toggle("halted", name === "q" && panel.halted(unit));
     panel.painters.push(() => made.classList.toggle("on", panel.state.focus[name] === unit.at));
     return made;
   };
-  const [names, long] = [Math.min(20, Math.max(...left.map((unit) => unit.label.length))), Math.min(13, Math.max(...right.map((unit) => unit.label.length)))];
+  const widest = (units) => Math.max(...units.map((unit) => nameIn(unit, pictured).length)), [names, long] = [Math.min(20, widest(left)), Math.min(13, widest(right))];
   panel.painters.push(() => {
     // as large as the room allows, and legible
-    const room = (view.parentElement?.clientWidth || 640) - (pictured ? 8 : names * 7.5 + 64), [least, most] = pictured ? [1, 12] : [10, 28];
+    const room = (view.parentElement?.clientWidth || 640) - (names * 7.5 + 88), [least, most] = pictured ? [1, 28] : [10, 28];
     const cell = Math.max(least, Math.min(most, Math.floor(room / right.length)));
     view.style.setProperty("--cell", `${cell}px`);
     const context = canvas.getContext("2d"), image = context.createImageData(right.length, left.length), { q, k } = panel.state.focus;
@@ -131,9 +151,11 @@ function matrix(panel) {
     frame.hidden = i < 0 || (j < 0 && k !== null);
     Object.assign(frame.style, { top: `${i * cell}px`, height: `${cell}px`, left: `${Math.max(0, j) * cell}px`, width: `${(j < 0 ? right.length : 1) * cell}px` });
   });
+  const [from, to] = axisNames(panel);
   const view = el("div", { className: pictured ? "matrix plain" : "matrix", style: `--long:${long}ch;--rows:${left.length};--columns:${right.length}` },
-    pictured ? null : el("div", { className: "across" }, ...right.map((unit) => label(unit, "k"))),
-    pictured ? null : el("div", { className: "down" }, ...left.map((unit) => label(unit, "q"))),
+    el("p", { className: "axis-name of-rows" }, `${from} ↓`), el("p", { className: "axis-name of-columns" }, `${to} →`),
+    el("div", { className: "across" }, ...right.map((unit) => label(unit, "k"))),
+    el("div", { className: "down" }, ...left.map((unit) => label(unit, "q"))),
     el("div", { className: "box" }, canvas, frame));
   return view;
 }
@@ -142,7 +164,9 @@ function picture(panel) {
   const board = (side, heading) => {
     const name = side ? "k" : "q", other = side ? "q" : "k", of = panel.data.sides[side ? panel.layer.keys : panel.layer.queries];
     const [rows, columns] = of.grid, units = panel.units[side], before = units.length - rows * columns;
-    const only = (at) => (side ? { q: panel.state.focus.q, k: at } : { q: at, k: null });
+    // on a narrow screen there is one image: a patch that is touched there is the one that looks
+    const overlaid = () => panel.same && panel.root.clientWidth < NARROW;
+    const only = (at) => (side && !overlaid() ? { q: panel.state.focus.q, k: at } : { q: at, k: null });
     const canvas = el("canvas", { width: 480, height: 480 });
     const place = el("div", { className: `board ${name}`, tabIndex: 0, role: "application", "data-at": `board-${name}`, "aria-label": `${heading}: the arrows move over the places` },
       panel.data.picture ? el("img", { src: panel.data.picture, alt: "", className: panel.data.small ? "small" : "" }) : null, canvas);
@@ -152,13 +176,13 @@ function picture(panel) {
       return before + Math.max(0, Math.min(rows - 1, y)) * columns + Math.max(0, Math.min(columns - 1, x));
     };
     place.addEventListener("pointermove", (event) => panel.hover(only(at(event))));
-    place.addEventListener("pointerleave", () => side && panel.hover(only(null)));
+    place.addEventListener("pointerleave", () => side && !overlaid() && panel.hover(only(null)));
     place.addEventListener("click", (event) => panel.hold(only(at(event))));
     place.addEventListener("keydown", (event) => {
       const by = { ArrowUp: -columns, ArrowDown: columns, ArrowLeft: -1, ArrowRight: 1 }[event.key];
       if (!by) return;
       event.preventDefault();
-      const now = Math.max(before, panel.state.focus[name] ?? before), next = now + by;
+      const now = Math.max(before, panel.state.focus[overlaid() ? "q" : name] ?? before), next = now + by;
       if (next >= before && next < units.length) panel.focus(only(next));
     });
     const chips = units.slice(0, before).map((unit, order) => {
@@ -193,9 +217,9 @@ function picture(panel) {
         for (const [stroke, thick] of [["#000", 5], ["#fff", 2.5]]) { context.strokeStyle = stroke; context.lineWidth = thick; context.strokeRect(...box); }
       }
     });
-    return el("figure", { className: "picture" }, el("figcaption", { className: "heading" }, heading), el("div", { className: "chips" }, ...chips), place);
+    return el("figure", { className: `picture ${name}` }, el("figcaption", { className: "heading" }, heading), el("div", { className: "chips" }, ...chips), place);
   };
-  return el("div", { className: "pictures" }, board(0, "this place"), board(1, "looks at these"));
+  return el("div", { className: panel.same ? "pictures same" : "pictures" }, board(0, "this place"), board(1, "looks at these"));
 }
 
 const VIEWS = { lines, matrix, picture };

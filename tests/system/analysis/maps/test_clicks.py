@@ -139,7 +139,7 @@ def test_the_page_works_with_the_keyboard(opened: Any) -> None:
         return browser.run("document.activeElement.dataset?.at ?? document.activeElement.id")
 
     seen = []
-    for _ in range(14):
+    for _ in range(17):
         browser.press("Tab")
         seen.append(at())
     assert "theme" in seen

@@ -1,0 +1,40 @@
+"""Tables that notebooks show."""
+
+import numpy as np
+import torch
+
+from manyheads.analysis.heads.statistics import HeadStatistics
+from manyheads.analysis.lens import Lens
+from manyheads.displays import MAX_ROWS, Table, html_table
+
+
+def test_a_table_escapes_text_and_aligns_numbers() -> None:
+    html = html_table(["<name>", "score"], [["a & b", 0.5], [None, 1234]])
+    assert "&lt;name&gt;" in html
+    assert "a &amp; b" in html
+    assert "<td style='text-align: right'>0.5000</td>" in html
+    assert "<td style='text-align: right'>1,234</td>" in html
+    assert "<td style='text-align: left'></td>" in html
+
+
+def test_a_long_table_says_how_many_rows_follow() -> None:
+    html = html_table(["n"], [[n] for n in range(MAX_ROWS + 5)])
+    assert html.count("<tr>") == MAX_ROWS + 1
+    assert "5 more rows" in html
+
+
+def test_rows_with_other_keys_share_one_table() -> None:
+    table = Table([{"a": 1}, {"b": "x"}])
+    assert table._repr_html_().count("<th") == 2 + 1  # with <thead>
+    assert table == [{"a": 1}, {"b": "x"}]
+
+
+def test_a_lens_and_statistics_are_tables() -> None:
+    words = [[["the", "a"], ["cat", "dog"]]] * 2
+    lens = Lens("gpt", "the cat", ("the", "cat"), ("embedding", 0), words, np.full((2, 2, 2), 0.5, np.float32))
+    assert repr(lens) == "Lens of 'the cat' (2 layers, 2 tokens)"
+    assert "<td style='text-align: left'>cat 50%</td>" in lens._repr_html_()
+    statistics = HeadStatistics()
+    statistics.add({"layer.0": torch.eye(3).expand(1, 2, 3, 3)})
+    assert repr(statistics) == "HeadStatistics of 2 heads"
+    assert statistics._repr_html_().count("<tr>") == 3
