@@ -107,7 +107,7 @@ class ImageSource(ClassSource[ImageData]):
 
     @property
     def expected(self) -> str:
-        return "train (or train.parquet, train.jsonl, ...)"
+        return "train/CLASS/IMAGE (or train.parquet, train.jsonl, ...)"
 
     def find(self, data: str) -> Splits:
         return find_splits(data)

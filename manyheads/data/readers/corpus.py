@@ -141,23 +141,35 @@ class Survey:
     @classmethod
     def _read(cls, corpus: Corpus) -> Survey:
         state, skips = corpus.state, Counter[str]()
-        hashes, usable, long = array("Q"), bytearray(), list[tuple[int, int]]()
-        for _, pieces in groupby(corpus.pieces(skips), key=lambda piece: piece.text):
-            digest, size, parts, valid, filled = blake2b(digest_size=8), 0, 0, True, False
-            for piece in pieces:
-                content = (piece.content or "").encode()
-                digest.update(content)
-                size, parts = size + len(content), parts + 1
-                valid, filled = valid and piece.content is not None, filled or bool((piece.content or "").strip())
-            hashes.append(int.from_bytes(digest.digest()))
-            usable.append(valid and filled)
-            long += [(len(hashes) - 1, size)] if parts > 1 else []
-        survey = cls(
-            np.array(hashes, np.uint64), np.array(usable, np.bool_), np.array(long, np.int64).reshape(-1, 2),
-            dict(skips), state,
-        )  # fmt: skip
+        survey = cls(*digest_texts(corpus.pieces(skips)), dict(skips), state)
         corpus.check(survey)
         return survey
+
+
+class Digests(NamedTuple):
+    """Hashes and sizes of texts. The fields are those of `Survey`."""
+
+    hashes: NDArray[np.uint64]
+    usable: NDArray[np.bool_]
+    long: NDArray[np.int64]
+
+
+def digest_texts(pieces: Iterable[Piece]) -> Digests:
+    """Compute the hashes and sizes of texts from their pieces, because a single text may exceed memory."""
+    hashes, usable, long = array("Q"), bytearray(), list[tuple[int, int]]()
+    for text, parts in groupby(pieces, key=lambda piece: piece.text):
+        digest, size, count, valid, filled = blake2b(digest_size=8), 0, 0, True, False
+        for _, piece in parts:
+            content = (piece or "").encode()
+            digest.update(content)
+            size, count = size + len(content), count + 1
+            valid, filled = valid and piece is not None, filled or bool((piece or "").strip())
+        hashes.append(int.from_bytes(digest.digest()))
+        usable.append(valid and filled)
+        long += [(text, size)] if count > 1 else []
+    return Digests(
+        np.array(hashes, np.uint64), np.array(usable, np.bool_), np.array(long, np.int64).reshape(-1, 2)
+    )  # fmt: skip
 
 
 def files_of(corpus: str) -> list[Path]:

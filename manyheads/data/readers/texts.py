@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from manyheads.data.readers.cache import cached
-from manyheads.data.readers.corpus import FORMAT, Corpus, Piece, Survey, cut, files_of, text_rows
+from manyheads.data.readers.corpus import FORMAT, Corpus, Digests, Piece, Survey, cut, digest_texts, files_of, text_rows
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.rows import filter_invalid
 from manyheads.errors import UserError
@@ -117,18 +117,16 @@ class Texts:
         return ["".join(part.content for part in parts) for _, parts in groupby(self.parts(), key=lambda p: p.text)]
 
     @cached_property
+    def digests(self) -> Digests:
+        """Hashes and sizes of the selected texts."""
+        if self.survey is not None and self.span is None:
+            return Digests(self.survey.hashes[self._mask], self.survey.usable[self._mask], self.survey.long)
+        return digest_texts(Piece(part.text, part.content) for part in self.parts())
+
+    @property
     def hashes(self) -> NDArray[np.uint64]:
         """Hash of each selected text, (N,)."""
-        if self.survey is not None and self.span is None:
-            return self.survey.hashes[self._mask]
-        digests: list[int] = []
-        # Iterate over pieces, because a single text may exceed memory.
-        for _, parts in groupby(self.parts(), key=lambda part: part.text):
-            digest = blake2b(digest_size=8)
-            for part in parts:
-                digest.update(part.content.encode())
-            digests.append(int.from_bytes(digest.digest()))
-        return np.array(digests, dtype=np.uint64)
+        return self.digests.hashes
 
     @cached_property
     def facts(self) -> Facts:
@@ -226,12 +224,7 @@ class _Count:
         self._characters = self._bytes = self._lines = 0
         self._alphabet: set[str] = set()
         self._digest = blake2b(digest_size=16)
-        if texts.span is not None or texts.survey is None:
-            groups = groupby(texts.parts(), key=lambda part: part.text)
-            sizes = ((text, sum(len(part.content.encode()) for part in parts)) for text, parts in groups)
-            self._sizes = dict(sizes)
-        else:
-            self._sizes = dict(texts.survey.long.tolist())
+        self._sizes = dict(texts.digests.long.tolist())
 
     def add(self, part: Part) -> None:
         content = part.content.encode()

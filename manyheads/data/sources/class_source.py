@@ -54,13 +54,10 @@ class ClassSource(Source[D]):
         return self.names or (() if any(label.isdecimal() for label in labels) else tuple(labels))
 
     def is_unlabeled(self, corpus: str | Rows) -> bool:
-        if isinstance(corpus, Rows):
-            return all(self._lacks_label(row.cells) for row in corpus)
-        if (folder := folder_of(corpus)) is not None:
+        if not isinstance(corpus, Rows) and (folder := folder_of(corpus)) is not None:
             return not folders_in(folder)
-        tables = [part for part in parts_of(corpus) if part.is_file() and is_table(part)]
-        rows = (row for part in tables for row in table(part))
-        return bool(tables) and all(self._lacks_label(row.cells) for row in rows)
+        parts = [corpus] if isinstance(corpus, Rows) else [p for p in parts_of(corpus) if p.is_file() and is_table(p)]
+        return bool(parts) and all(self._lacks_label(row.cells) for part in parts for row in table(part))
 
     def files(self, corpus: str) -> list[Path]:
         """Return the paths of the files that form a corpus; for class folders, the paths of the folders."""

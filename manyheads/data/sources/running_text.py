@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from manyheads.data.readers.corpus import files_of
+from manyheads.data.readers.corpus import SUFFIXES, files_of
 from manyheads.data.readers.documents import Documents, document_files, is_document_file, read_documents
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.roles import find_text_splits, visible
@@ -31,6 +31,7 @@ class _FileSource(Source[D]):
     """
 
     tuples = (("text",),)
+    suffixes = SUFFIXES
     extends_embedded = True
 
     column: str = "text"

@@ -168,7 +168,8 @@ class Source(ABC, Generic[D]):
         parts = parts_of(corpus)
         for part in parts:
             if not part.is_file() and not part.is_dir():
-                raise FileNotFoundError(f"{part}: no such file or directory")
+                fault = "neither a file nor a directory" if part.exists() else "no such file or directory"
+                raise FileNotFoundError(f"{part}: {fault}; give an existing file, or a directory with {self.expected}")
         return parts
 
     def test_among(self, data: str | Path, tests: Sequence[str]) -> str | None:

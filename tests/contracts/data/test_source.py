@@ -263,3 +263,15 @@ def test_a_sample_has_every_label(tmp_path: Path) -> None:
         ValueError, match="^items=1: the sample has no item with the label '.*' and 1 more; use more items"
     ):
         LabeledSource(data=data, sample=1).read()
+
+
+@pytest.mark.parametrize("kind", [LabeledSource, TaggedSource, QuestionSource, TextSource, DocumentSource])
+def test_a_missing_split_is_reported_before_other_data_are_read(
+    tmp_path: Path, kind: Callable[..., Source[Any]]
+) -> None:
+    write(tmp_path, train_tsv="damaged\n")
+    given = {"data": str(tmp_path / "train.tsv"), "validation": str(tmp_path / "absent.tsv")}
+    with pytest.raises(
+        FileNotFoundError, match=r"absent\.tsv: no such file or directory; give .*, or a directory with train"
+    ):
+        kind(**given).read()
