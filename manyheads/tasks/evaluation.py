@@ -272,7 +272,7 @@ def scored_data(
     labels      labels of the model
     settings    options of the data source that replace the options of the training run
     """
-    from manyheads.data.sources.recorded import source_of
+    from manyheads.data.sources.recorded import recorded_data
 
     if skip_bad_lines and data is None:
         raise UserError(
@@ -280,16 +280,17 @@ def scored_data(
         )
     try:
         record = record_of(model)
-        source = source_of(record, type(unrecorded))
-        if data is None and source is not None:
+        recorded = recorded_data(record, type(unrecorded))
+        if data is None and recorded is not None:
+            source, prints = recorded.source, recorded.fingerprints
             paths = [repr(path[:300]) for path in (source.data, source.validation, source.test) if path is not None]
             if paths and not is_own_run(record["data"]):
                 raise UserError(f"this run was not trained on this machine, and its record names {', '.join(paths)}. "
                                 "To open these files, pass --trust. To use other data, pass --data PATH.")  # fmt: skip
-            if split == "test" and "test" not in source.recorded and "validation" in source.recorded:
+            if split == "test" and "test" not in prints and "validation" in prints:
                 split = "validation"
                 logger.info(f"{model}: the run has no test data; scoring its validation data")
-            return source.read_again(split, labels)
+            return recorded.read(split, labels)
     except UserError as error:
         raise UserError(f"{model}: {error}") from None
     if data is None:
@@ -300,9 +301,8 @@ def scored_data(
         or (isinstance(data, np.ndarray | np.generic | Tensor) and data.ndim == 0)
     ):
         raise UserError(f"data is {shown(data)}: expected a path, or rows in memory as manyheads.train accepts them")
-    if source is None or type(source) is not type(unrecorded):
-        source = unrecorded
-    items: D = replace(source, skip_bad_lines=skip_bad_lines, **settings).read_evaluation_data(data, labels)
+    source = unrecorded if recorded is None or type(recorded.source) is not type(unrecorded) else recorded.source
+    items: D = replace(source, skip_bad_lines=skip_bad_lines, **settings).read_other(data, labels)
     for reason, count in items.skips.items():
         logger.info(f"skipped items: {count:,} ({reason})")
     return items

@@ -71,7 +71,8 @@ class _HashedSource(TaggedSource):
     """Data source of tagged sentences that holds out about a twentieth of the sentences, by their hashes."""
 
     def hold_out(self, train: Tagged) -> tuple[Tagged, Tagged]:
-        return hold_out(train, [" ".join(words) for words in train.words], train.tags, by_hash=True, what="sentence")
+        keys = [" ".join(words) for words in train.words]
+        return hold_out(train, keys, train.tags, fraction=0.05, by_hash=True, what="sentence")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models
 from torch import nn
 
 from manyheads import directory
-from manyheads.data.sources.recorded import source_of
+from manyheads.data.sources.recorded import recorded_data
 from manyheads.files import read_json
 from manyheads.interop.tokenizer import read_tokenizers
 from manyheads.interop.tutorial import read_vocabulary
@@ -123,7 +123,7 @@ def test_a_json_device_is_not_read(tmp_path: Path) -> None:
 )
 def test_a_record_with_wrong_types_is_damaged(kind: str, values: dict[str, Any], fault: str) -> None:
     with pytest.raises(ValueError, match=f"result.json is damaged .*{re.escape(fault)}"):
-        source_of({"data": {"kind": kind, **values}})
+        recorded_data({"data": {"kind": kind, **values}})
 
 
 def run(folder: Path) -> tuple[nn.Module, Any]:

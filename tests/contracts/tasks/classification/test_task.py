@@ -208,7 +208,7 @@ def test_results_follow_the_file_with_numeric_labels(tmp_path: Path) -> None:
         assert outcome.metrics["accuracy"]["value"] == 1.0
         assert (outcome.outputs, outcome.references, outcome.quality) == (names, names, [1.0] * 24)
     (tmp_path / "other.tsv").write_text("text\tlabel\nred\tz\n")
-    with pytest.raises(ValueError, match=r"other\.tsv:2: expected one of the labels a, b, c, found 'z'"):
+    with pytest.raises(ValueError, match=r"other\.tsv:2: expected one of the labels a, b, c \(0 to 2\), found 'z'"):
         classifier.outcome(str(tmp_path / "other.tsv"))
 
 

@@ -13,7 +13,7 @@ import torch
 from manyheads.core.config import as_dict
 from manyheads.data.images.checking import read_checks
 from manyheads.data.readers.texts import read_texts
-from manyheads.data.sources.recorded import KINDS, source_of
+from manyheads.data.sources.recorded import KINDS, recorded_data
 from manyheads.data.sources.source import UNRECORDED
 from manyheads.data.text.store import TokenStore, TokenStream
 from manyheads.runs.overrides import apply, from_arguments, from_file
@@ -100,12 +100,12 @@ def _records(_: Path) -> list[Files]:
 def _record(folder: Path) -> None:
     """Look for the data of a foreign record. The data never match the record's fingerprint."""
     os.chdir(folder)
-    source = source_of(record_of(folder))
-    if source is None or max(getattr(source, name, 0) for name in ("size", "tested")) > 10_000:
+    recorded = recorded_data(record_of(folder))
+    if recorded is None or max(getattr(recorded.source, name, 0) for name in ("size", "tested")) > 10_000:
         return  # an embedded corpus with millions of items takes too long
     for split in ("test", "validation"):
         try:
-            source.read_again(split)
+            recorded.read(split)
         except (ValueError, OSError) as error:
             told = str(error)
             if "changed since the run" not in told and "no such file" not in told and "without" not in told:
