@@ -179,7 +179,11 @@ def measure(folder: Path, gigabytes: float, threads: int) -> dict[str, Any]:
     return {
         "bench": ["large-corpus"],
         "disk_bytes": sum(file.stat().st_size for file in files), "files": len(files),
-        "text_bytes": sum(json.loads(file.read_text())["bytes"] for file in (out / "state" / "tokens").glob("*.facts")),
+        "text_bytes": sum(
+            facts["bytes"]
+            for file in (out / "state" / "tokens").glob("*.facts")
+            for facts in json.loads(file.read_text())
+        ),
         "tokens": tokens, "peak_mib": {name: max(line[name] for line in held) for name in MEMORY}, "memory": held,
         "seconds": held[-1]["seconds"], "tokenizer_threads": threads,
         "resumed": {"after_step": resumed_after, "seconds_to_the_next_step": to_a_step},

@@ -18,6 +18,11 @@ class UserError(ValueError):
     index: int | None = None
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Return True for an out-of-memory error of Python or PyTorch. On a CPU, PyTorch raises a plain RuntimeError."""
+    return type(error).__name__ in ("MemoryError", "OutOfMemoryError") or "can't allocate memory" in str(error)
+
+
 class MissingExtra(UserError):
     """Error for a missing library that belongs to an optional extra of the package."""
 

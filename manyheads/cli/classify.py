@@ -117,7 +117,7 @@ def _fields(prediction: list[Label] | float) -> JsonObject:
 def _cells(prediction: list[Label] | float) -> list[str]:
     if isinstance(prediction, float):
         return [] if math.isnan(prediction) else [f"{prediction:.4f}"]
-    return [f"{_cell(label.label)}\t{label.probability:.4f}" for label in prediction]
+    return [f"{_cell(str(label))}\t{label.probability:.4f}" for label in prediction]
 
 
 def _cell(text: str) -> str:

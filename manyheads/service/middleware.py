@@ -75,7 +75,7 @@ class AccessMiddleware:
             await _refuse(
                 send_response, Refused(error.status_code, error.detail, headers=dict(error.headers or {})), path
             )
-        except Exception:
+        except Exception:  # A bug in a handler must not leave the client without an answer.
             log.exception("a request failed", extra={"more": about})
             if status == DISCONNECTED:
                 await _refuse(send_response, Refused(500, "the service failed: see its log"), path)

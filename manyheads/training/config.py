@@ -108,7 +108,7 @@ class TrainingConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if all(getattr(self, budget) is None for budget in BUDGETS):
+        if self.steps is None and self.epochs is None and self.minutes is None:
             raise UserError("a run needs a budget: set steps, epochs or minutes")
         if self.schedule == "noam" and (self.width is None or not self.warmup):
             raise UserError("the schedule noam needs the width of the model and a warmup above 0")

@@ -71,7 +71,8 @@ class _HashedSource(TaggedSource):
     """Data source of tagged sentences that holds out about a twentieth of the sentences, by their hashes."""
 
     def hold_out(self, train: Tagged) -> tuple[Tagged, Tagged]:
-        return hold_out(train, [" ".join(words) for words in train.words], train.tags, by_hash=True, what="sentence")
+        keys = [" ".join(words) for words in train.words]
+        return hold_out(train, keys, train.tags, fraction=0.05, by_hash=True, what="sentence")
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ class Reading(Task[DirectionsConfig, Tagged]):
             batch_tokens=config.batch_tokens, seed=seed,
         )  # fmt: skip
         length = round(float(objective.train.epoch(0).lengths.mean()))
-        encoder = costs.flops(model, length)["training"] / length
+        encoder = costs.training_flops(model, length) / length
         word_parameters = 2 * (model.transforms[0].weight.numel() + model.embedding.weight.numel())  # type: ignore[operator]
         flops = encoder * objective.tokens_per_prediction + costs.TRAINING_PASSES * word_parameters
         return Job(model, config.training, objective, flops=flops, identity={"reading": self._direction})

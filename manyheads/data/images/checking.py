@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
@@ -22,13 +21,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from manyheads.data.images.decoding import MOST_PIXELS, ImageFault, decode
-from manyheads.data.images.files import Entry
 from manyheads.data.images.store import Stored
-from manyheads.data.images.tar import Member
-from manyheads.data.readers.label_lists import listed_in
-from manyheads.data.readers.labeled import SEVERAL, UNLABELED_HINT, label_name, number_fault, score_fault
-from manyheads.data.readers.splits import lone_surrogate
-from manyheads.errors import UserError, shown
+from manyheads.data.images.tar import Member, Sample
+from manyheads.data.readers.rows import BadRow
+from manyheads.errors import UserError
 from manyheads.files import parse_json
 
 # Maximum size of an image file in bytes. A link in the data may lead to a special file, such as /proc/kcore of size
@@ -92,9 +88,9 @@ def append_lines(file: Path, lines: Sequence[str]) -> None:
 
 
 def check_images(
-    entries: Iterable[Entry], names: Sequence[str], known: Mapping[str, Check], room: int
-) -> Generator[tuple[Entry, Check | ImageFault], None, None]:
-    """Yield each entry of an image corpus with the validation result of its image, or with its fault.
+    samples: Iterable[Sample], known: Mapping[str, Check], room: int
+) -> Generator[tuple[Sample, Check | BadRow], None, None]:
+    """Yield each sample of an image corpus with the validation result of its image, or with its fault.
 
     A few images at a time are decoded in threads. (Pillow releases the GIL.) Close the generator to end the threads.
 
@@ -102,45 +98,43 @@ def check_images(
     room   maximum total size in bytes of the pixels in all results. After the first image that is not small or
            exceeds this size, results contain no pixels, and images in `known` are not decoded again
     """
-    threads, rest = os.cpu_count() or 1, iter(entries)
+    threads, rest = os.cpu_count() or 1, iter(samples)
     # Validation results for large and for faulty images are stored, because a table may name the same image in many
     # rows.
-    large: dict[str, Check | ImageFault] = {}
+    large: dict[str, Check | BadRow] = {}
 
-    def check(part: list[Entry]) -> list[Check | ImageFault]:
-        return [_check(entry, names, known, large, room) for entry in part]
+    def check(part: list[Sample]) -> list[Check | BadRow]:
+        return [_check(sample, known, large, room) for sample in part]
 
     with ThreadPoolExecutor(threads) as pool:
         while window := list(islice(rest, _IMAGES_PER_TASK * threads)):
             parts = [window[i : i + _IMAGES_PER_TASK] for i in range(0, len(window), _IMAGES_PER_TASK)]
             for part, results in zip(parts, pool.map(check, parts), strict=True):
-                for entry, result in zip(part, results, strict=True):
+                for sample, result in zip(part, results, strict=True):
                     if isinstance(result, Check):
                         room = room - result.nbytes if result.nbytes <= MAX_SMALL_BYTES else -1
                         result = result if room >= 0 else result._replace(pixels=None)
-                    yield entry, result
+                    yield sample, result
 
 
-def _check(
-    entry: Entry, names: Sequence[str], known: Mapping[str, Check], large: dict[str, Check | ImageFault], room: int
-) -> Check | ImageFault:
-    if fault := fault_of(entry, names):
-        return fault
-    if isinstance(entry.source, np.ndarray):
-        return check_pixels(entry.source, "L")
-    assert entry.source is not None
-    stamp = _stamp(entry.source)
+def _check(sample: Sample, known: Mapping[str, Check], large: dict[str, Check | BadRow], room: int) -> Check | BadRow:
+    if sample.fault is not None:
+        return sample.fault
+    if isinstance(sample.source, np.ndarray):
+        return check_pixels(sample.source, "L")
+    assert sample.source is not None
+    stamp = _stamp(sample.source)
     if stamp in known and known[stamp].nbytes > min(MAX_SMALL_BYTES, room):
         return known[stamp]
     if stamp in large:
         return large[stamp]
-    outcome = _decode_checked(entry.source, entry.place, stamp)
-    if stamp and (isinstance(outcome, ImageFault) or outcome.pixels is None):
+    outcome = _decode_checked(sample.source, sample.place, stamp)
+    if stamp and (isinstance(outcome, BadRow) or outcome.pixels is None):
         large[stamp] = outcome
     return outcome
 
 
-def _decode_checked(source: bytes | Path | Member, place: str, stamp: str) -> Check | ImageFault:
+def _decode_checked(source: bytes | Path | Member, place: str, stamp: str) -> Check | BadRow:
     try:
         image, mode, notes = decode(content(source))
         return check_pixels(np.asarray(image), mode, notes)._replace(stamp=stamp)
@@ -218,31 +212,3 @@ def content(source: bytes | Path | Member) -> bytes:
     except (OSError, ValueError) as error:  # open() raises ValueError if the path contains a NUL byte.
         reason = getattr(error, "strerror", None) or error
         raise ImageFault(f"failed to read ({reason})", "make it readable, or remove it") from None
-
-
-def fault_of(entry: Entry, names: Sequence[str]) -> ImageFault | None:
-    """Return a fault of an image that can be found without opening the image, or None."""
-    label = entry.label
-    if entry.fault or entry.checked:
-        return entry.fault
-    if fault := score_fault(label, "label"):
-        return ImageFault(*fault)
-    if isinstance(label, list | tuple) or (isinstance(label, str) and listed_in(label) is not None):
-        return ImageFault("the label is a list", SEVERAL)
-    label = int(label) if isinstance(label, float) and label.is_integer() else label
-    if not isinstance(label, str | int) or not str(label).strip():
-        return ImageFault(f"the label is {label!r}", "write a name or an integer of 0 or more")
-    if str(label) == "-1":
-        return ImageFault("the label -1 means unlabeled", UNLABELED_HINT)
-    if re.fullmatch(r"-\d+", str(label).strip()):
-        return ImageFault(f"the label is {label!r}", "use labels from 0, or names")
-    if lone_surrogate(str(label)) is not None:
-        return ImageFault(f"the label {label!r} is not valid Unicode", "correct it")
-    if fault := number_fault(str(label).strip()):
-        return ImageFault(*fault)
-    if names and label_name(label, names) not in names:
-        return ImageFault(
-            f"expected one of the labels {shown(names, 8)} (0 to {len(names) - 1}), found {str(label)!r}",
-            "correct it",
-        )
-    return None

@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageOps
 
+from manyheads.data.readers.rows import BadRow
 from manyheads.errors import UserError
 
 # Maximum number of pixels (360 MB decoded); cameras produce up to 108 million. The header of a file is checked before
@@ -35,12 +36,11 @@ FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 _DEFAULT_HINT = "save the image again, or remove it"
 
 
-class ImageFault(Exception):
+class ImageFault(BadRow):
     """Exception for an image that cannot be used. It contains the fault, and a hint on how to correct the fault."""
 
     def __init__(self, fault: str, hint: str = _DEFAULT_HINT) -> None:
         super().__init__(fault, hint)
-        self.fault, self.hint = fault, hint
 
 
 class Decoded(NamedTuple):

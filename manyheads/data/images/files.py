@@ -26,13 +26,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from manyheads.data.images.decoding import ImageFault
-from manyheads.data.images.tar import Member, samples
+from manyheads.data.images.tar import Sample, samples
 from manyheads.data.readers.compressed import format_suffix
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.roles import NUMBERED, class_folders_in, folders_in, split_folders, splits_among, visible
@@ -60,23 +60,12 @@ class Columns:
     label: str | None = None
 
 
-class Entry(NamedTuple):
-    """Image of a corpus, not decoded, with its label. If the image cannot be used, the entry contains the fault."""
-
-    place: str  # location of the image, for error messages
-    # bytes of an encoded image, path of its file, or its pixels (Y, X)
-    source: bytes | Path | Member | NDArray[np.uint8] | None
-    label: Any = None
-    fault: ImageFault | None = None
-    checked: bool = False  # True if the label is in the form that data sets use
-
-
-def entries(
+def labeled_samples(
     path: str | Path | Rows, columns: Columns, *, images: bool = True
-) -> tuple[Iterator[Entry], tuple[str, ...]]:
+) -> tuple[Iterator[Sample], tuple[str, ...]]:
     """List the images of a corpus.
 
-    Returns an iterator over the entries, and the names of the labels 0, 1, ..., if known.
+    Returns an iterator over the samples, and the names of the labels 0, 1, ..., if known.
 
     images  False: read only the labels from a file that contains both images and labels
 
@@ -88,7 +77,7 @@ def entries(
         return _hub(str(path), columns)
     file = Path(path)
     if len(parts := parts_of(str(path))) > 1:
-        return _shards([entries(part, columns, images=images) for part in parts], str(path))
+        return _shards([labeled_samples(part, columns, images=images) for part in parts], str(path))
     if not file.exists():
         raise FileNotFoundError(f"{file}: no such file or directory; give {_FORMS}")
     if file.is_dir():
@@ -98,35 +87,23 @@ def entries(
     if is_table(file):
         return _table(file, columns, images), _read_label_names(file)
     if file.suffix.lower() == ".tar":
-        return _tar(file, columns), _read_label_names(file)
+        return samples(file, PICTURES, columns.label or "label"), _read_label_names(file)
     if _is_idx(file.name):
         return _idx(file, images), _read_label_names(file)
     raise UserError(f"{file}: unknown format; expected {_FORMS}; extract an archive first")
 
 
-def find_splits(data: str, *, validation: str | None = None, test: str | None = None) -> Splits:
+def find_splits(data: str) -> Splits:
     """Find the training, validation and test images of a directory or of a data set on the Hub.
 
     A directory contains one corpus per split, identified by its name (`roles.py`). A folder that contains only
-    class folders is training data, as is any other corpus. Corpora given as `validation` and `test` are used
-    instead of those in the directory. Raises FileNotFoundError or UserError.
+    class folders is training data, as is any other corpus. Raises UserError.
     """
-    splits = Splits(data, None, [])
     if data.startswith(HUB) and "#" not in data:
         names = splits_among(Path(), _load(data))
         of = {name: f"{data}#{name}" for name in filter(None, (names.train, names.validation, *names.test))}
-        splits = Splits(of.get(names.train or ""), of.get(names.validation or ""), [of[name] for name in names.test])
-    elif folder := folder_of(data):
-        splits = _splits_of(folder)
-    if splits.train is None:
-        fault = f"{data}: found no training data; expected train (or train.parquet, train.jsonl, ...)"
-        if others := [Path(path).name for path in filter(None, (splits.validation, *splits.test))]:
-            fault += f"; used as other splits: {', '.join(others)}; rename folders that are classes"
-        raise FileNotFoundError(fault)
-    splits = splits.with_overrides(validation, test)
-    if len(splits.test) > 1:
-        raise UserError(f"{data}: found several test sets ({', '.join(splits.test)}); select one with test=PATH")
-    return splits
+        return Splits(of.get(names.train or ""), of.get(names.validation or ""), [of[name] for name in names.test])
+    return _splits_of(folder) if (folder := folder_of(data)) else Splits(data, None, [])
 
 
 def _splits_of(folder: Path) -> Splits:
@@ -144,44 +121,42 @@ def _splits_of(folder: Path) -> Splits:
     )
 
 
-def _folders(folder: Path) -> Iterator[Entry]:
+def _folders(folder: Path) -> Iterator[Sample]:
     if not folders_in(folder):
         raise UserError(f"{folder}: found no class folders; expected {folder}/CLASS/IMAGE")
     for path in visible(folder):
         if path.is_dir():
             yield from _class_folder(path, folder.resolve())
         elif not path.exists():
-            yield _broken_entry(path)
+            yield _broken(path)
         elif path.suffix.lower() in PICTURES:
-            yield _faulty_entry(
+            yield _faulty(
                 _printable(path), "an image outside of the class folders", "move it into a class folder, or remove it"
             )
 
 
-def _faulty_entry(place: str, fault: str, hint: str) -> Entry:
-    return Entry(place, None, fault=ImageFault(fault, hint))
+def _faulty(place: str, fault: str, hint: str) -> Sample:
+    return Sample(place, None, fault=ImageFault(fault, hint))
 
 
-def _class_folder(folder: Path, parent: Path) -> Iterator[Entry]:
+def _class_folder(folder: Path, parent: Path) -> Iterator[Sample]:
     label, real = folder.name, folder.resolve()
     if parent.is_relative_to(real):
-        yield _faulty_entry(_printable(folder), f"the link leads to a parent folder, {real}", "remove it")
+        yield _faulty(_printable(folder), f"the link leads to a parent folder, {real}", "remove it")
         return
     if _printable(Path(label)) != label:
-        yield _faulty_entry(
-            _printable(folder.parent), f"the name of the class folder {label!r} is not UTF-8", "rename it"
-        )
+        yield _faulty(_printable(folder.parent), f"the name of the class folder {label!r} is not UTF-8", "rename it")
         return
     empty = True
-    for entry in _files_below(folder, label, [real]):
-        yield entry
+    for sample in _files_below(folder, label, [real]):
+        yield sample
         empty = False
     if empty:
-        yield _faulty_entry(str(folder), "the class folder is empty", "add images, or remove the folder")
+        yield _faulty(str(folder), "the class folder is empty", "add images, or remove the folder")
 
 
-def _files_below(folder: Path, label: str, above: list[Path]) -> Iterator[Entry]:
-    """Yield an entry for each file in a folder and its subfolders.
+def _files_below(folder: Path, label: str, above: list[Path]) -> Iterator[Sample]:
+    """Yield a sample for each file in a folder and its subfolders.
 
     The argument `above` contains the resolved paths of the parent folders. It serves to detect cycles of links.
     """
@@ -189,17 +164,17 @@ def _files_below(folder: Path, label: str, above: list[Path]) -> Iterator[Entry]
         if path.is_dir():
             real = path.resolve()
             if any(place.is_relative_to(real) for place in above):
-                yield _faulty_entry(_printable(path), f"the link leads to a parent folder, {real}", "remove it")
+                yield _faulty(_printable(path), f"the link leads to a parent folder, {real}", "remove it")
             else:
                 yield from _files_below(path, label, [*above, real])
         elif path.is_file():
-            yield Entry(_printable(path), path, label)
+            yield Sample(_printable(path), path, label)
         else:
-            yield _broken_entry(path)
+            yield _broken(path)
 
 
-def _broken_entry(path: Path) -> Entry:
-    return _faulty_entry(_printable(path), "a broken link" if path.is_symlink() else "not a regular file", "remove it")
+def _broken(path: Path) -> Sample:
+    return _faulty(_printable(path), "a broken link" if path.is_symlink() else "not a regular file", "remove it")
 
 
 def _printable(path: Path) -> str:
@@ -207,7 +182,7 @@ def _printable(path: Path) -> str:
     return str(path).encode(errors="backslashreplace").decode()
 
 
-def _from_cell(place: str, value: Any, label: Any, folder: Path, images: bool = True) -> Entry:
+def _from_cell(place: str, value: object, label: object, folder: Path, images: bool = True) -> Sample:
     """Return the image in a table cell.
 
     A cell may be bytes, a path, or {bytes, path} as written by the library `datasets`.
@@ -215,25 +190,23 @@ def _from_cell(place: str, value: Any, label: Any, folder: Path, images: bool = 
     if isinstance(value, Mapping):
         value = value.get("bytes") or value.get("path")
     if isinstance(value, bytes):
-        return Entry(place, value, label)
+        return Sample(place, value, label)
     if isinstance(value, str) and value:
         path = folder / value
         try:
             exists = path.is_file()
         # Examples of such paths: a path of a thousand characters, or one with a NUL byte.
         except (OSError, ValueError):
-            return _faulty_entry(
+            return _faulty(
                 place, f"{value[:40]!r}... is not the path of an image", "write the bytes or the path of an image"
             )
         return (
-            Entry(place, path, label)
-            if exists
-            else _faulty_entry(place, f"{path}: no such image file", "correct the path")
+            Sample(place, path, label) if exists else _faulty(place, f"{path}: no such image file", "correct the path")
         )
     if not images:
-        return Entry(place, None, label)
+        return Sample(place, None, label)
     kind = "empty" if value == "" else type(value).__name__
-    return _faulty_entry(place, f"expected an image, found {kind}", "write the bytes or the path of an image")
+    return _faulty(place, f"expected an image, found {kind}", "write the bytes or the path of an image")
 
 
 def _select_columns(columns: Columns, names: Iterable[str]) -> tuple[str, str] | str:
@@ -246,7 +219,7 @@ def _select_columns(columns: Columns, names: Iterable[str]) -> tuple[str, str] |
     return next((name for name in (image, label) if name not in names), "") or (image, label)
 
 
-def _table(file: Path | Rows, columns: Columns, images: bool) -> Iterator[Entry]:
+def _table(file: Path | Rows, columns: Columns, images: bool) -> Iterator[Sample]:
     if isinstance(file, Path) and file.stat().st_size == 0:  # A file without rows is valid.
         return
     label, form = columns.label or "label", format_suffix(Path(file))
@@ -254,12 +227,12 @@ def _table(file: Path | Rows, columns: Columns, images: bool) -> Iterator[Entry]
     for row in table(file, columns=column_names):
         selected = _select_columns(columns, row.cells) if images or form != ".parquet" else ("", label)
         if row.fault:
-            yield _faulty_entry(row.place, row.fault, row.hint)
+            yield _faulty(row.place, row.fault, row.hint)
         elif not isinstance(selected, str):
             image, label = selected
             yield _from_cell(row.place, row.cells.get(image), row.cells.get(label), Path(file).parent, images)
         elif form == ".jsonl":
-            yield _faulty_entry(row.place, f"the object has no {selected!r}", 'write {"image": PATH, "label": NAME}')
+            yield _faulty(row.place, f"the object has no {selected!r}", 'write {"image": PATH, "label": NAME}')
         else:
             # names of all columns of the table
             raise UserError(_missing_column(file, selected, next(table(file)).cells))
@@ -273,17 +246,12 @@ def _missing_column(place: object, column: str, names: Iterable[str]) -> str:
     )
 
 
-def _tar(file: Path, columns: Columns) -> Iterator[Entry]:
-    for sample in samples(file, PICTURES, columns.label or "label"):
-        yield Entry(f"{file}:{sample.key}", sample.image, sample.label, sample.fault)
-
-
 def _shards(
-    shards: list[tuple[Iterator[Entry], tuple[str, ...]]], path: str
-) -> tuple[Iterator[Entry], tuple[str, ...]]:
+    shards: list[tuple[Iterator[Sample], tuple[str, ...]]], path: str
+) -> tuple[Iterator[Sample], tuple[str, ...]]:
     if len({names for _, names in shards}) > 1:
         raise UserError(f"{path}: the labels.txt files of the parts differ; make them identical")
-    return chain.from_iterable(entries for entries, _ in shards), shards[0][1]
+    return chain.from_iterable(found for found, _ in shards), shards[0][1]
 
 
 def _is_corpus(file: Path) -> bool:
@@ -299,7 +267,7 @@ def idx_labels_path(file: Path) -> Path:
     return file.with_name(file.name.replace("images", "labels").replace("idx3", "idx1"))
 
 
-def _idx(file: Path, images: bool) -> Iterator[Entry]:
+def _idx(file: Path, images: bool) -> Iterator[Sample]:
     labels_path = idx_labels_path(file)
     if not labels_path.is_file():
         raise FileNotFoundError(f"{labels_path}: no such file; it should contain the labels of {file.name}")
@@ -310,7 +278,7 @@ def _idx(file: Path, images: bool) -> Iterator[Entry]:
             f"{file}: contains {len(pixels):,} images, but {labels_path.name} contains {len(labels):,} labels"
         )
     for number, (image, label) in enumerate(zip(pixels, labels, strict=True), 1):
-        yield Entry(f"{file}:{number}", image if images else None, int(label))
+        yield Sample(f"{file}:{number}", image if images else None, int(label))
 
 
 def _idx_array(file: Path, dimensions: int) -> NDArray[np.uint8]:
@@ -366,7 +334,7 @@ def _load(data: str) -> Any:
         raise UserError(f"{data}: failed to download ({reason}); expected hub:NAME[@REVISION][#SPLIT]") from None
 
 
-def _hub(data: str, columns: Columns) -> tuple[Iterator[Entry], tuple[str, ...]]:
+def _hub(data: str, columns: Columns) -> tuple[Iterator[Sample], tuple[str, ...]]:
     rows = _load(data)
     if isinstance(rows, dict):
         raise UserError(f"{data}: select one of the splits {', '.join(rows)}, for example {data}#train")

@@ -6,11 +6,12 @@ validation of every image.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +19,13 @@ from PIL import Image
 
 from manyheads.core.config import LabelType, TargetKind
 from manyheads.data.images import checking
-from manyheads.data.images.checking import check_images, fault_of
-from manyheads.data.images.decoding import ImageFault
-from manyheads.data.images.files import HUB, Columns, Entry, entries
+from manyheads.data.images.checking import check_images
+from manyheads.data.images.files import HUB, Columns, labeled_samples
 from manyheads.data.images.store import SKIPPED_FILE, Store, Stored
-from manyheads.data.images.tar import Member
+from manyheads.data.images.tar import Member, Sample
+from manyheads.data.readers.dataset import Dataset
 from manyheads.data.readers.label_lists import check_separators
-from manyheads.data.readers.labeled import common_type, label_name, label_sets, labels_of, parse_target
+from manyheads.data.readers.labeled import common_type, label_sets, labels_of, parse_target
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.rows import BadRow, skip_option
 from manyheads.data.readers.splits import SplitData, held_out, logged
@@ -46,26 +47,22 @@ class Item(NamedTuple):
     place: str = ""  # location of the image, for error messages
 
 
-@dataclass(frozen=True)
-class ImageData:
+@dataclass(frozen=True, repr=False)
+class ImageData(Dataset):
     """Data set of images with labels. An image is decoded when it is accessed.
 
     names   distinct labels in the order of class indices
-    skips   number of skipped images for each reason
     notes   warnings about images that are used, one per line
     target, label_type  form and type of the labels, as in `Labeled`
     """
 
+    columns: ClassVar[tuple[str, ...]] = ("items",)
+
     items: list[Item]
     names: tuple[str, ...]
-    file: Path | None = None
-    skips: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     target: TargetKind = "classes"
     label_type: LabelType = "str"
-
-    def __len__(self) -> int:
-        return len(self.items)
 
     def __repr__(self) -> str:
         return f"ImageData(images: {len(self):,}, labels: {len(set(self.labels)):,}, {self.file})"
@@ -77,9 +74,6 @@ class ImageData:
     @cached_property
     def keys(self) -> list[str]:
         return [item.key for item in self.items]
-
-    def subset(self, chosen: Sequence[int] | NDArray[np.int64]) -> ImageData:
-        return replace(self, items=[self.items[i] for i in chosen])
 
     def place(self, index: int) -> str:
         return self.items[index].place or f"image {index + 1:,}"
@@ -116,16 +110,16 @@ def read_images(
 
     Raises FileNotFoundError, or a one-line UserError that names the file, the row and a remedy.
     """
-    rows, own_names = entries(path, columns or Columns())
+    rows, own_names = labeled_samples(path, columns or Columns())
     names = tuple(names) or own_names
     rows = rows if only is None else (row for number, row in enumerate(rows) if number in only)
     known = {} if cache_folder is None else checking.read_checks(cache_folder / _CHECKS_FILE)
-    found = _Collector(path, names, skip_bad_lines, None if follows else cache_folder, known)
+    found = _Collector(path, skip_bad_lines, None if follows else cache_folder, known)
     rows = _with_targets(rows, names, target, found.types)
-    checked = check_images(rows, names, known, MAX_DECODED_BYTES)
+    checked = check_images(rows, known, MAX_DECODED_BYTES)
     try:
-        for entry, check in logged(checked, f"checking images of {path}"):
-            found.add(entry, check)
+        for sample, check in logged(checked, f"checking images of {path}"):
+            found.add(sample, check)
     finally:
         # After an error, the generator waits for its threads when it is deleted. The garbage collector may do so while
         # another thread starts, which would then wait forever for a lock of the module `threading`.
@@ -135,7 +129,7 @@ def read_images(
     label_type = common_type(found.types, names)
     names = _class_names(names, [item.label for item in items], target, path)
     file = None if str(path).startswith(HUB) else Path(path)
-    return ImageData(items, names, file, found.counts(), found.notes, target, label_type)
+    return ImageData(items, names, found.notes, target, label_type, file=file, skips=found.counts())
 
 
 class _Collector:
@@ -146,28 +140,26 @@ class _Collector:
     """
 
     def __init__(
-        self, path: str | Path | Rows, names: Sequence[str], skip: bool, scratch: Path | None,
-        known: Mapping[str, checking.Check],
-    ) -> None:  # fmt: skip
-        self._path, self._names, self._skip, self._scratch, self._known = path, names, skip, scratch, known
+        self, path: str | Path | Rows, skip: bool, scratch: Path | None, known: Mapping[str, checking.Check]
+    ) -> None:
+        self._path, self._skip, self._scratch, self._known = path, skip, scratch, known
         self._items, self._skips, self._checks = list[Item](), dict[str, list[str]](), list[checking.Check]()
         self._encoded, self._decoded, self._pixels = Store(scratch), Store(scratch), list[Stored]()
         self.notes, self.types = list[str](), set[type]()
 
-    def add(self, entry: Entry, check: checking.Check | ImageFault) -> None:
+    def add(self, sample: Sample, check: checking.Check | BadRow) -> None:
         """Add an image, or skip it. Raises UserError for a fault if faulty images are not to be skipped."""
-        if isinstance(check, ImageFault):
-            _skip_or_raise(entry, check, self._skips, self._skip, self._path)
+        if isinstance(check, BadRow):
+            _skip_or_raise(sample, check, self._skips, self._skip, self._path)
             return
         if check.pixels is not None:
             self._pixels.append(self._decoded.add(check.pixels))
         if check.stamp not in self._known:
             self._checks.append(check._replace(pixels=None))
-        assert entry.source is not None
-        source = entry.source if isinstance(entry.source, Path | Member) else self._encoded.add(entry.source)
-        self.types.update(() if entry.checked else (type(entry.label),))
-        self._items.append(Item(source, _name(entry, self._names), *check[:3], entry.place))
-        self.notes += [f"{entry.place}: {note}" for note in check.notes]
+        assert sample.source is not None
+        source = sample.source if isinstance(sample.source, Path | Member) else self._encoded.add(sample.source)
+        self._items.append(Item(source, str(sample.label), *check[:3], sample.place))
+        self.notes += [f"{sample.place}: {note}" for note in check.notes]
 
     def save(self) -> None:
         """Save the new results of checks, and the list of skipped images."""
@@ -198,49 +190,29 @@ def _class_names(names: tuple[str, ...], labels: Sequence[str], target: TargetKi
     return names if names and target != "regression" else labels_of(labels, target)
 
 
-def _with_targets(rows: Iterator[Entry], names: Sequence[str], target: TargetKind, types: set[type]) -> Iterator[Entry]:
-    """Convert the labels of a regression, or several labels per image, to the form that data sets use."""
-    for entry in rows:
-        if target == "classes" or entry.fault:
-            yield entry
-            continue
+def _with_targets(
+    rows: Iterator[Sample], names: Sequence[str], target: TargetKind, types: set[type]
+) -> Iterator[Sample]:
+    """Convert the labels to the form that data sets use, as `read_labeled` does."""
+    for sample in rows:
         try:
-            yield entry._replace(label=parse_target(entry.label, "label", names, target, types), checked=True)
+            if sample.fault:
+                raise sample.fault
+            if target == "classes" and re.fullmatch(r"-([02-9]|\d\d+)", str(sample.label).strip()):
+                raise BadRow(f"the label is {sample.label!r}", "use labels from 0, or names")
+            yield sample._replace(label=parse_target(sample.label, "label", names, target, types))
         except BadRow as bad:
-            yield entry._replace(fault=ImageFault(bad.fault, bad.hint))
-
-
-def _name(entry: Entry, names: Sequence[str]) -> str:
-    return str(entry.label) if entry.checked else label_name(entry.label, names)
-
-
-def read_labels(
-    path: str, names: Sequence[str], columns: Columns, skip_bad_lines: bool, target: TargetKind = "classes"
-) -> tuple[list[str], tuple[str, ...]]:
-    """Return the label of each image, and the distinct labels in class order. The images are not opened.
-
-    Raises the same errors as `read_images` for faults that are visible without decoding.
-    """
-    rows, own_names = entries(path, columns, images=False)
-    names, labels, skips = tuple(names) or own_names, list[str](), dict[str, list[str]]()
-    for entry in _with_targets(rows, names, target, set()):
-        if fault := fault_of(entry, names):
-            _skip_or_raise(entry, fault, skips, skip_bad_lines, path)
-        else:
-            labels.append(_name(entry, names))
-    if not labels:
-        raise _no_images_error(path, skips)
-    return labels, _class_names(names, labels, target, path)
+            yield sample._replace(fault=bad)
 
 
 def _skip_or_raise(
-    entry: Entry, fault: ImageFault, skips: dict[str, list[str]], skip: bool, corpus: str | Path | Rows
+    sample: Sample, fault: BadRow, skips: dict[str, list[str]], skip: bool, corpus: str | Path | Rows
 ) -> None:
     if not skip:
         hint = fault.hint.replace(", or ", ", ")
         option = skip_option(corpus, "images")
-        raise UserError(f"{entry.place}: {fault.fault}; {hint}, or skip such images with {option}")
-    skips.setdefault(fault.fault, []).append(entry.place)
+        raise UserError(f"{sample.place}: {fault.fault}; {hint}, or skip such images with {option}")
+    skips.setdefault(fault.fault, []).append(sample.place)
 
 
 def _named(places: Sequence[str], path: str | Path | Rows, folder: Path | None) -> str:

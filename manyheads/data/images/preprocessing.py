@@ -15,12 +15,13 @@ from PIL import Image
 
 from manyheads.core.config import Config, Range
 from manyheads.errors import UserError
+from manyheads.files import JsonMapping, JsonObject
 
 MAX_SIDE = 10_000  # maximum image size in pixels; one image of this size takes 1.2 GB as float32
 _RESAMPLE = {name: Image.Resampling[name.upper()] for name in ("nearest", "lanczos", "bilinear", "bicubic")}
 # mean, std and resampling filter of the image processors of transformers, which apply if preprocessor_config.json has
 # null
-_DEFAULTS: dict[str, tuple[Any, Any, int]] = {
+_DEFAULTS: dict[str, tuple[float | tuple[float, ...], float | tuple[float, ...], int]] = {
     "ViT": (0.5, 0.5, 2), "DeiT": (0.5, 0.5, 3), "ConvNext": (0.5, 0.5, 3),
     "Bit": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711), 3),
 }  # fmt: skip
@@ -130,7 +131,7 @@ class Preprocessing(Config):
         """
         return self.normalized(self.framed(image))
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return the content of preprocessor_config.json that makes transformers preprocess images in the same way."""
         resized_side, size = self.resized_side, {"height": self.size, "width": self.size}
         cropped = {"do_center_crop": True, "crop_size": size} if resized_side > self.size or not self.squash else {}
@@ -144,7 +145,7 @@ class Preprocessing(Config):
         }  # fmt: skip
 
     @classmethod
-    def from_dict(cls, settings: Mapping[str, Any], channels: int = 3) -> Preprocessing:
+    def from_dict(cls, settings: JsonMapping, channels: int = 3) -> Preprocessing:
         """Create a preprocessing from the preprocessor_config.json of ViT, DeiT, ResNet, ConvNext or a similar model.
 
         A mean or std of one number is used for all `channels`. A value null means the default of the class.
@@ -152,7 +153,7 @@ class Preprocessing(Config):
         Raises UserError for settings that are not supported.
         """
 
-        def side(value: Any) -> int:
+        def side(value: object) -> int:
             sides = set(value.values()) if isinstance(value, Mapping) else {value}
             if len(sides) != 1 or type(pixels := sides.pop()) is not int:
                 raise UserError(f"{_FILE}: the size {value} is not a square; only squares are supported")

@@ -8,16 +8,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
-from manyheads.data.images.files import Columns, find_splits, idx_labels_path
-from manyheads.data.images.labeled_images import ImageData, digits, read_images, read_labels
+from manyheads.data.images.files import Columns, find_splits, idx_labels_path, labeled_samples
+from manyheads.data.images.labeled_images import ImageData, digits, read_images
 from manyheads.data.images.store import clear
 from manyheads.data.readers.labeled import label_sets, labels_of, with_labels
 from manyheads.data.readers.memory import Rows
-from manyheads.data.readers.roles import folders_in
-from manyheads.data.readers.splits import SplitData, Splits, same_place
+from manyheads.data.readers.splits import SplitData, Splits, hashes_of, hold_out, same_place
 from manyheads.data.sources.class_source import ClassSource
 from manyheads.data.sources.report import Report
-from manyheads.data.sources.source import HUB, check_paths
+from manyheads.data.sources.source import HUB
 from manyheads.errors import shown
 
 
@@ -32,7 +31,6 @@ class ImageSource(ClassSource[ImageData]):
     kind = "images"
     tuples = (("image", "label"),)
     unit = "images"
-    check_exists = staticmethod(check_paths)
 
     columns: Columns = field(default_factory=Columns)
     cache_folder: Path | None = None
@@ -69,7 +67,7 @@ class ImageSource(ClassSource[ImageData]):
         splits = self.splits()
         if isinstance(corpus, Rows) or not same_place(corpus, splits.train) or splits.validation is None:
             return None
-        count = len(read_labels(corpus, self.names_for((), corpus), self.columns, False)[0])
+        count = sum(1 for _ in labeled_samples(corpus, self.columns, images=False)[0])
         return set(Random(self.seed).sample(range(count), self.sample)) if self.sample < count else None
 
     def embedded(self) -> SplitData[ImageData]:
@@ -77,7 +75,7 @@ class ImageSource(ClassSource[ImageData]):
 
     def hold_out(self, train: ImageData) -> tuple[ImageData, ImageData]:
         strata = label_sets(train.labels, train.target)
-        return self.held_out_by_key(train, train.keys, strata=strata, what="image")
+        return hold_out(train, train.keys, strata=strata, fraction=self.fraction, what="image")
 
     def fitting(self, data: ImageData, train: ImageData) -> ImageData:
         """Check that all labels of the images also occur in the training data, and return the images.
@@ -97,7 +95,7 @@ class ImageSource(ClassSource[ImageData]):
         report.row("pixels (smallest / largest)", _sizes)
         report.row("modes", _modes)
         report.targets(train.names)
-        report.repetitions(lambda images: images.keys)
+        report.repetitions(lambda images: hashes_of(images.keys))
         report.contradictions(train.keys, train.labels)
         known = labels_of(train.labels, train.target)
         if without := [label for label in train.names if label not in known]:
@@ -107,28 +105,21 @@ class ImageSource(ClassSource[ImageData]):
             report.warnings.append(f"Pillow warns about {notes[0]}{others}; using these images anyway")
         return str(report)
 
-    def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
-        return find_splits(data, validation=validation, test=test)
+    @property
+    def expected(self) -> str:
+        return "train/CLASS/IMAGE (or train.parquet, train.jsonl, ...)"
+
+    def find(self, data: str) -> Splits:
+        return find_splits(data)
 
     def files(self, corpus: str) -> list[Path]:
-        """Return the paths of a corpus: its files, including the label files of MNIST.
-
-        For class folders, return the folders.
-        """
+        """Return the paths of a corpus: its class folders, or its files, including the label files of MNIST."""
         files = super().files(corpus)
         label_files = [path for file in files if (path := idx_labels_path(file)) != file and path.is_file()]
-        whole = same_place(corpus, self.data) and files[0].is_dir()
-        return folders_in(files[0]) if whole else [*files, *label_files]
+        return [*files, *label_files]
 
     def content(self, data: ImageData, split: str) -> list[str]:
         return [*data.keys, *data.labels]
-
-    def test_in(self, data: str) -> str:
-        """Return the test images of a directory that contains splits. Return any other corpus unchanged."""
-        try:
-            return next(iter(self.find(data).test), data)
-        except FileNotFoundError:
-            return data
 
 
 def _modes(images: ImageData) -> str:

@@ -17,8 +17,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from manyheads.data.images.decoding import ImageFault
 from manyheads.data.readers.roles import is_hidden
+from manyheads.data.readers.rows import BadRow
 from manyheads.errors import UserError
 
 _MAX_LABEL_BYTES = {"cls": 2**12, "json": 2**20}  # maximum size of a label file in bytes
@@ -44,12 +48,13 @@ class Member(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Sample of a tar file: an image and its label. If the sample cannot be used, it contains the fault."""
+    """Image of a corpus, not decoded, with its label. If the image cannot be used, the sample contains the fault."""
 
-    key: str
-    image: Member | None = None
+    place: str  # location of the image, for error messages
+    # bytes of an encoded image, path of its file, or its pixels (Y, X)
+    source: bytes | Path | Member | NDArray[np.uint8] | None = None
     label: object = None
-    fault: ImageFault | None = None
+    fault: BadRow | None = None
 
 
 class _File(NamedTuple):
@@ -70,12 +75,12 @@ def samples(tar: Path, pictures: tuple[str, ...], label: str) -> Iterator[Sample
     for key, group in groupby(_files(tar), lambda file: file.key):
         files = list(group)
         try:
-            yield _sample(key, files, pictures, label)
+            yield _sample(f"{tar}:{key}", files, pictures, label)
         except ImageFault as fault:
-            yield Sample(key, fault=fault)
+            yield Sample(f"{tar}:{key}", fault=fault)
 
 
-def _sample(key: str, files: list[_File], pictures: tuple[str, ...], label: str) -> Sample:
+def _sample(place: str, files: list[_File], pictures: tuple[str, ...], label: str) -> Sample:
     for file in files:
         if file.fault:
             raise file.fault
@@ -95,7 +100,7 @@ def _sample(key: str, files: list[_File], pictures: tuple[str, ...], label: str)
         )
     if not labels:
         raise ImageFault("no label", "add a .cls or .json file with the name of the image")
-    return Sample(key, images[0], _label(labels, label))
+    return Sample(place, images[0], _label(labels, label))
 
 
 def _label(labels: dict[str, Member], name: str) -> object:

@@ -18,10 +18,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from manyheads.data.readers.compressed import format_suffix
-from manyheads.data.readers.dataset import Dataset, keep_items
+from manyheads.data.readers.dataset import Dataset
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.rows import (
     BadRow,
@@ -103,7 +103,7 @@ class Tagged(Dataset):
             return self
         if not kept:
             raise UserError(f"{self.file}: every sentence has a tag that does not occur in the training data")
-        return keep_items(self, kept, "tags not in the training data")
+        return self.keep(kept, "tags not in the training data")
 
 
 def fault_of(tags: Sequence[str]) -> tuple[int, str, str] | None:
@@ -230,7 +230,7 @@ def _columns(file: Path) -> Iterator[Row[Sentence]]:
                 raise BadRow(fault, "separate them with one tab or space", line=number)
             words.append(columns[0])
             tags.append(columns[-1])
-        return _checked(row, words, tags, step=1)
+        return _checked(words, tags, row.number, step=1)
 
     return parse_rows(split_blocks(file, lambda line: _split(line)[:1] in ([], [DOCUMENT])), sentence)
 
@@ -252,27 +252,28 @@ def _table(file: str | Path | Rows) -> Iterator[Row[Sentence]]:
     def sentence(row: Row[Cells]) -> Sentence:
         sides = []
         for names in (_WORDS, _TAGS):
-            cell: Any = next((row.cells[name] for name in names if name in row.cells), None)
-            sides.append(cell.split() if isinstance(cell, str) and spaced else cell)
-        if known := next((tag_names[name] for name in _TAGS if name in row.cells), ()):
-            sides[1] = [known[i] if isinstance(i, int) and 0 <= i < len(known) else i for i in sides[1] or ()]
-        if not all(isinstance(side, list) and all(isinstance(i, str) for i in side) for side in sides):
+            name = next((name for name in names if name in row.cells), "")
+            cell, known = row.cells.get(name), tag_names.get(name, ())
+            side = cell.split() if isinstance(cell, str) and spaced else cell if isinstance(cell, list) else [None]
+            sides.append([known[i] if isinstance(i, int) and 0 <= i < len(known) else i for i in side])
+        words, tags = ([item for item in side if isinstance(item, str)] for side in sides)
+        if [words, tags] != sides:
             raise BadRow(
                 f"expected lists under {' or '.join(map(repr, _WORDS))} and {' or '.join(map(repr, _TAGS))}", _LISTS
             )
-        words, tags = sides
         if len(words) != len(tags) or not words:
             raise BadRow(f"found {len(words):,} words but {len(tags):,} tags", _LISTS)
         if not all(map(str.strip, words)):
             raise BadRow("found a blank word", _LISTS)
-        return _checked(row, words, tags, step=0)
+        return _checked(words, tags, row.number, step=0)
 
     return parse_rows(table(file, columns=(*_WORDS, *_TAGS)), sentence)
 
 
-def _checked(row: Row[Any], words: list[str], tags: list[str], *, step: int) -> Sentence:
+def _checked(words: list[str], tags: list[str], line: int, *, step: int) -> Sentence:
     """Check the words and tags of a sentence and return the sentence. Raise BadRow for the first fault.
 
+    line  line number of the first word
     step  number of lines from one word to the next: 1 in a column file (one word per line), 0 in a table (one sentence
           per line)
     """
@@ -281,5 +282,5 @@ def _checked(row: Row[Any], words: list[str], tags: list[str], *, step: int) -> 
     for number, pair in enumerate(zip(words, tags, strict=True)):
         for text, name in zip(pair, ("a word", "a tag"), strict=True):
             if fault := character_fault(text, name):
-                raise BadRow(*fault, line=row.number + step * number)
+                raise BadRow(*fault, line=line + step * number)
     return words, tags

@@ -16,25 +16,28 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
-from zipfile import BadZipFile
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from manyheads.data.readers.cache import cached
 from manyheads.data.readers.compressed import COMPRESSED, READ_SIZE, format_suffix, open_decompressed
 from manyheads.data.readers.roles import SOURCE_SUFFIXES
 from manyheads.data.readers.rows import NUL, BadRow, Cells, Row, filter_invalid, parse_rows
 from manyheads.data.readers.splits import SURROGATE, UTF8, logged, lone_surrogate, parts_of
 from manyheads.data.readers.tables import TABLES, is_table, table
 from manyheads.errors import UserError
-from manyheads.files import fingerprint, parse_json, replacing
+from manyheads.files import parse_json
 
 SUFFIXES = (".txt", ".text", ".tokens", ".raw", *TABLES)  # suffixes of texts and tables
 _SAMPLE = 1024  # number of bytes at the start of a file that show if it is binary
 MAX_PIECE = 2**20  # maximum number of characters in a piece of text
 # Version of the format in which facts about a corpus are stored. Increase it when the stored content changes.
-FORMAT = "corpus-1"
+FORMAT = "corpus-2"
+
+
+State = list[list[str | int]]  # name, size and modification time of each file
 
 
 class Piece(NamedTuple):
@@ -60,23 +63,20 @@ class Corpus:
     column: str = "text"
     skip_bad_lines: bool = False
 
-    def pieces(self, file: int, text: int) -> Iterator[Piece]:
-        """Yield the text of all files in pieces, beginning with the file that has index `file`.
+    def pieces(self, skips: Counter[str] | None = None) -> Iterator[Piece]:
+        """Yield the text of all files in pieces.
 
-        `text` is the index, within the corpus, of the first text in that file.
+        skips  counter of skipped rows and files by reason, which this function increments
         """
-        for number in range(file, len(self.files)):
+        text, skips = 0, Counter() if skips is None else skips
+        for path in self.files:
             piece = None
-            for piece in self.of_file(number, text, Counter()):
+            for piece in logged(self._of_file(path, text, skips), f"reading {path}, pieces"):
                 yield piece
             text = text if piece is None else piece.text + 1
 
-    def of_file(self, number: int, text: int, skips: Counter[str]) -> Iterator[Piece]:
-        """Yield the text of one file in pieces.
-
-        `number` is the index of the file. `text` is the index, within the corpus, of the first text in the file.
-        """
-        path = self.files[number]
+    def _of_file(self, path: Path, text: int, skips: Counter[str]) -> Iterator[Piece]:
+        """Yield the text of one file in pieces. `text` is the index of its first text within the corpus."""
         if is_table(path):
             rows = filter_invalid(text_rows(path, self.column), skips, skip=self.skip_bad_lines)
             for offset, row in enumerate(rows):
@@ -87,7 +87,7 @@ class Corpus:
                 yield Piece(text, None if usable_row is None else usable_row.cells[0])
 
     @property
-    def state(self) -> list[list[Any]]:
+    def state(self) -> State:
         """Name, size and modification time of each file; they reveal whether a file has changed."""
         status = ((str(file.absolute()), file.stat()) for file in self.files)
         return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in status]
@@ -106,7 +106,6 @@ class Survey:
     hashes  (N,) hash of each text
     usable  (N,) True for each text that has no fault and is not blank
     long    (K, 2) index and size in bytes of each text that consists of several pieces
-    starts  (F, 2) for each file, the index of its first text and the index of its first piece
     skips   number of skipped rows or files, by file and reason
     state   name, size and modification time of each file
     """
@@ -114,9 +113,8 @@ class Survey:
     hashes: NDArray[np.uint64]
     usable: NDArray[np.bool_]
     long: NDArray[np.int64]
-    starts: NDArray[np.int64]
     skips: dict[str, int]
-    state: list[list[Any]]
+    state: State
 
     @classmethod
     def of(cls, corpus: Corpus, cache_folder: Path | None) -> Survey:
@@ -126,51 +124,52 @@ class Survey:
         """
         if cache_folder is None:
             return cls._read(corpus)
-        settings = [FORMAT, corpus.state, corpus.column, corpus.skip_bad_lines]
-        path = cache_folder / f"{fingerprint([json.dumps(settings)])}.corpus"
-        try:
-            with np.load(path, allow_pickle=False) as arrays:
-                rest = parse_json(str(arrays["rest"]))
-                return cls(*(arrays[name] for name in _ARRAYS), **rest)
-        # the stored facts about the corpus are missing or incomplete
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile):
-            survey = cls._read(corpus)
-        cache_folder.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary, temporary.open("wb") as file:
-            rest = json.dumps({"skips": survey.skips, "state": survey.state})
-            np.savez(file, rest=rest, **{name: getattr(survey, name) for name in _ARRAYS})
-        return survey
+        key = json.dumps([FORMAT, corpus.state, corpus.column, corpus.skip_bad_lines])
+        return cached(cache_folder, [key], ".corpus", cls._load, lambda path: cls._read(corpus)._save(path))
+
+    @classmethod
+    def _load(cls, path: Path) -> Survey:
+        with np.load(path, allow_pickle=False) as arrays:
+            rest = parse_json(str(arrays["rest"]))
+            return cls(arrays["hashes"], arrays["usable"], arrays["long"], rest["skips"], rest["state"])
+
+    def _save(self, path: Path) -> None:
+        rest = json.dumps({"skips": self.skips, "state": self.state})
+        with path.open("wb") as file:
+            np.savez(file, hashes=self.hashes, usable=self.usable, long=self.long, rest=rest)
 
     @classmethod
     def _read(cls, corpus: Corpus) -> Survey:
         state, skips = corpus.state, Counter[str]()
-        hashes, usable, long, starts = array("Q"), bytearray(), list[tuple[int, int]](), list[tuple[int, int]]()
-        count = 0  # number of pieces so far
-        for number in range(len(corpus.files)):
-            starts.append((len(hashes), count))
-            read = logged(corpus.of_file(number, len(hashes), skips), f"reading {corpus.files[number]}, pieces")
-            for _, pieces in groupby(read, key=lambda piece: piece.text):
-                digest, size, parts, usable_row, filled = blake2b(digest_size=8), 0, 0, True, False
-                for piece in pieces:
-                    content = (piece.content or "").encode()
-                    digest.update(content)
-                    size, parts = size + len(content), parts + 1
-                    usable_row, filled = (
-                        usable_row and piece.content is not None,
-                        filled or bool((piece.content or "").strip()),
-                    )
-                hashes.append(int.from_bytes(digest.digest()))
-                usable.append(usable_row and filled)
-                long += [(len(hashes) - 1, size)] if parts > 1 else []
-                count += parts
-        pairs = [np.array(entries, dtype=np.int64).reshape(-1, 2) for entries in (long, starts)]
-        known = np.array(hashes, dtype=np.uint64), np.array(usable, dtype=np.bool_)
-        survey = cls(known[0], known[1], pairs[0], pairs[1], dict(skips), state)
+        survey = cls(*digest_texts(corpus.pieces(skips)), dict(skips), state)
         corpus.check(survey)
         return survey
 
 
-_ARRAYS = ("hashes", "usable", "long", "starts")
+class Digests(NamedTuple):
+    """Hashes and sizes of texts. The fields are those of `Survey`."""
+
+    hashes: NDArray[np.uint64]
+    usable: NDArray[np.bool_]
+    long: NDArray[np.int64]
+
+
+def digest_texts(pieces: Iterable[Piece]) -> Digests:
+    """Compute the hashes and sizes of texts from their pieces, because a single text may exceed memory."""
+    hashes, usable, long = array("Q"), bytearray(), list[tuple[int, int]]()
+    for text, parts in groupby(pieces, key=lambda piece: piece.text):
+        digest, size, count, valid, filled = blake2b(digest_size=8), 0, 0, True, False
+        for _, piece in parts:
+            content = (piece or "").encode()
+            digest.update(content)
+            size, count = size + len(content), count + 1
+            valid, filled = valid and piece is not None, filled or bool((piece or "").strip())
+        hashes.append(int.from_bytes(digest.digest()))
+        usable.append(valid and filled)
+        long += [(text, size)] if count > 1 else []
+    return Digests(
+        np.array(hashes, np.uint64), np.array(usable, np.bool_), np.array(long, np.int64).reshape(-1, 2)
+    )  # fmt: skip
 
 
 def files_of(corpus: str) -> list[Path]:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,6 @@ from manyheads.data.readers.column import Column, SpillingTextBuffer
 from manyheads.data.readers.rows import Row, filter_invalid
 from manyheads.data.readers.splits import logged
 from manyheads.errors import UserError
-
-D = TypeVar("D", bound=Any)
 
 
 @dataclass(frozen=True)
@@ -57,21 +55,24 @@ class Dataset:
         folder   directory for columns that exceed memory; None: the system's directory for temporary files
         """
         skips = Counter() if skips is None else skips
-        large = {name: SpillingTextBuffer(folder) for name in cls.large}
-        cells: dict[str, Any] = {**large}
+        columns = {name: SpillingTextBuffer(folder) if name in cls.large else list[Any]() for name in cls.columns}
         lines = array("q")
         valid = filter_invalid(rows, skips, skip=skip, unit=unit, corpus=corpus)
         for row in logged(valid, f"reading {path}"):
             lines.append(row.number)
-            for name, cell in zip(cls.columns, row.cells, strict=False):
-                cells.setdefault(name, []).append(cell)
+            for column, cell in zip(columns.values(), row.cells, strict=False):
+                column.append(cell)
         if not lines:
             raise UserError(f"{path}: {missing} ({skips.total():,} skipped){hint and f'; {hint}'}")
-        columns = {**cells, **{name: texts.finish() for name, texts in large.items()}}
-        return cls(**columns, file=Path(path), lines=lines, skips=dict(skips))
+        values: dict[str, Any] = {
+            name: column.finish() if isinstance(column, SpillingTextBuffer) else column
+            for name, column in columns.items()
+            if column  # A column that no row has keeps its default value.
+        }
+        return cls(**values, file=Path(path), lines=lines, skips=dict(skips))
 
     def __len__(self) -> int:
-        return len(getattr(self, self.columns[0]))
+        return len(vars(self)[self.columns[0]])
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self):,} {self.columns[0]}, {self.file})"
@@ -79,7 +80,7 @@ class Dataset:
     def subset(self, indices: Sequence[int] | NDArray[np.int64]) -> Self:
         parts: dict[str, Any] = {}
         for name in self.columns:
-            entries = getattr(self, name)
+            entries = vars(self)[name]
             if entries:  # An optional column may be empty; for example, a data set of single texts has no second texts.
                 parts[name] = entries.select(indices) if isinstance(entries, Column) else [entries[i] for i in indices]
         lines = array("q", [self.lines[i] for i in indices]) if self.lines else self.lines
@@ -89,8 +90,7 @@ class Dataset:
         """Return the location of an item in its file, for error messages."""
         return f"{self.file}:{self.lines[index]}" if self.lines else f"item {index + 1:,}"
 
-
-def keep_items(data: D, kept: Sequence[int], reason: str) -> D:
-    """Return a data set that contains only the selected items. The other items are counted in `skips`."""
-    skips = {**data.skips, f"{data.file}: {reason}": len(data) - len(kept)}
-    return replace(data.subset(kept), skips=skips)
+    def keep(self, kept: Sequence[int], reason: str) -> Self:
+        """Return a data set that contains only the selected items. The other items are counted in `skips`."""
+        skips = {**self.skips, f"{self.file}: {reason}": len(self) - len(kept)}
+        return replace(self.subset(kept), skips=skips)

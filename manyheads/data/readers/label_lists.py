@@ -11,7 +11,6 @@ import ast
 import math
 import re
 from collections.abc import Collection, Iterable
-from typing import Any
 
 from manyheads.data.readers.rows import BadRow
 from manyheads.errors import UserError
@@ -25,7 +24,7 @@ _FLAG_TEXT = re.compile(r"[01](\s*[,;\s]\s*[01])+")
 _JOINED = re.compile(r"""['"]\s+['"]""")  # strings without a comma between them, as NumPy prints them
 
 
-def labels_in(value: Any, name: str) -> list[Any]:
+def labels_in(value: object, name: str) -> list[object]:
     """Return the labels in a cell. A missing or blank cell has no labels.
 
     name  column name for error messages
@@ -46,7 +45,7 @@ def labels_in(value: Any, name: str) -> list[Any]:
     return labels
 
 
-def listed_in(text: str) -> list[Any] | tuple[Any, ...] | set[Any] | None:
+def listed_in(text: str) -> list[object] | tuple[object, ...] | set[object] | None:
     """Return the list that a text contains in the notation of JSON or Python; None if it contains no list."""
     if text.strip()[:1] not in ("[", "(", "{"):
         return None

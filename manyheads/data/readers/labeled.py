@@ -18,18 +18,17 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from numbers import Real
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast, get_args
+from typing import ClassVar, Protocol, Self, TypeVar, cast, get_args
 
 from manyheads.core.config import LabelType, TargetKind
 from manyheads.data.readers.class_folders import text_files
-from manyheads.data.readers.dataset import Dataset, keep_items
+from manyheads.data.readers.dataset import Dataset
 from manyheads.data.readers.label_lists import OTHERS, SEPARATED, SEPARATOR, check_separators, labels_in, listed_in
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.rows import BadRow, Cells, Row, parse_rows, skip_option, text_fault
+from manyheads.data.readers.splits import Data
 from manyheads.data.readers.tables import table
 from manyheads.errors import UserError, shown
-
-D = TypeVar("D", bound=Any)  # type variable for a data set of labeled texts or images
 
 _PAIRS = (
     ("sentence1", "sentence2"), ("text", "text_pair"), ("premise", "hypothesis"), ("question1", "question2"),
@@ -42,8 +41,26 @@ SCORES = "to predict a number, set target=regression; or select another column w
 SEVERAL = "to predict several labels, set target=multi-label"
 REGRESSION_LABELS = ("LABEL_0",)  # label of a model that predicts a number, as transformers writes it
 _WHOLE = re.compile(r"(-?\d+)\.0*")  # whole number that is written as a fraction, as pandas writes it
-UNLABELED_HINT = "label or remove the item; if -1 is a class, write a name instead, such as negative"
+_UNLABELED_HINT = "label or remove the item; if -1 is a class, write a name instead, such as negative"
 _MAX_DIGITS = 18  # maximum number of digits in a numeric label
+
+
+class LabeledItems(Data, Protocol):
+    """Protocol of a data set of labeled texts or images."""
+
+    @property
+    def labels(self) -> list[str]: ...
+    @property
+    def target(self) -> TargetKind: ...
+    @property
+    def file(self) -> Path | None: ...
+
+    def place(self, index: int, /) -> str: ...
+
+    def keep(self, kept: Sequence[int], reason: str) -> Self: ...
+
+
+D = TypeVar("D", bound=LabeledItems)
 
 
 @dataclass(frozen=True)
@@ -144,13 +161,21 @@ def read_labeled(
     return replace(labeled, numbered=numbered, target=target, label_type=common_type(types, names))
 
 
-def parse_target(value: Any, name: str, names: Sequence[str], target: TargetKind, types: set[type]) -> str:
-    """Return the number of a regression, or the labels of an item joined by "|". Raises BadRow for other values.
+def parse_target(value: object, name: str, names: Sequence[str], target: TargetKind, types: set[type]) -> str:
+    """Return the label of an item, the number of a regression, or several labels joined by "|".
+
+    Raises BadRow for other values.
 
     name   column name for error messages
     names  names of numeric labels
     types  types of the labels so far; those of this item are added
     """
+    if target == "classes":
+        if fault := score_fault(value, name):
+            raise BadRow(*fault)
+        label = _label(value, name, names)[1]
+        types.add(type(value))
+        return label
     if target == "regression":
         if isinstance(value, str) and _DECIMAL.fullmatch(value.strip()):
             value = float(value)
@@ -208,36 +233,13 @@ def _read_folders(folder: Path, names: Sequence[str], skip: bool) -> Labeled:
     return replace(labeled, files=files, numbered=numbered)
 
 
-def number_fault(written: str) -> tuple[str, str] | None:
-    """Check the number of digits of a numeric label. Return the fault and a hint, or None.
-
-    Python refuses to convert numbers of thousands of digits.
-    """
-    if not written.isdecimal() or len(written) <= _MAX_DIGITS:
-        return None
-    return f"label {written[:20]}... has {len(written):,} digits", "check that this is the label column"
-
-
-def score_fault(label: Any, name: str) -> tuple[str, str] | None:
+def score_fault(label: object, name: str) -> tuple[str, str] | None:
     """Check for a label that is a fractional number. Return the fault and a hint, or None."""
     if isinstance(label, str) and _DECIMAL.fullmatch(label.strip()):
         label = float(label)
     if isinstance(label, float) and math.isfinite(label) and not label.is_integer():
         return f"{name!r} is a score, not a label: {label} is not an integer", SCORES
     return None
-
-
-def whole_number(label: Any, names: Sequence[str] = ()) -> str:
-    """Return a label as text. A whole number such as 1.0 becomes 1, unless `names` contains the former."""
-    written = str(label).strip()
-    match = None if written in names else _WHOLE.fullmatch(written)
-    return match[1] if match else written
-
-
-def label_name(label: Any, names: Sequence[str]) -> str:
-    """Return the name of a label. If `names` is given, a label 0, 1, ... is an index into `names`."""
-    written = whole_number(label, names)
-    return names[int(written)] if written.isdecimal() and int(written) < len(names) else written
 
 
 def distinct_names(names: Sequence[str]) -> tuple[str, ...]:
@@ -281,7 +283,7 @@ def with_labels(data: D, known: Collection[str], *, skip_bad_lines: bool = False
     if len(unknown) == len(data):
         raise UserError(f"{data.file}: none of the {unit} has a label of the training data, which has labels {labels}")
     kept = sorted({*range(len(data))}.difference(unknown))
-    return keep_items(data, kept, "labels not in the training data")
+    return data.keep(kept, "labels not in the training data")
 
 
 def _choose(columns: Columns, row: Row[Cells]) -> tuple[str, str | None, str]:
@@ -316,10 +318,10 @@ def _text(cells: Cells, name: str) -> str:
     return str(text)
 
 
-def _label(value: Any, name: str, names: Sequence[str]) -> tuple[str, str]:
+def _label(value: object, name: str, names: Sequence[str]) -> tuple[str, str]:
     """Return a label as written in the file, and its name.
 
-    If `names` is given, the label must be a name or an index.
+    If `names` is given, the label must be a name or an index. A whole number such as 1.0 becomes 1.
     """
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # The table library reads a column of integers with missing values as floats.
@@ -329,12 +331,16 @@ def _label(value: Any, name: str, names: Sequence[str]) -> tuple[str, str]:
         value = int(value)  # False and True are the indices 0 and 1 of two names.
     if not isinstance(value, str | int) or not str(value).strip():
         raise BadRow(f"expected a label in {name!r}, found {repr(value)[:40]}", "write a name or an integer")
-    written = whole_number(_text({name: str(value)}, name).strip(), names)
+    written = _text({name: str(value)}, name).strip()
+    if written not in names and (whole := _WHOLE.fullmatch(written)):
+        written = whole[1]
     if written == "-1":
-        raise BadRow("the label -1 means unlabeled", UNLABELED_HINT)
-    if fault := number_fault(written):
-        raise BadRow(*fault)
-    name = label_name(written, names)
-    if names and name not in names:
-        raise BadRow(f"expected one of the labels {', '.join(names)}, found {written!r}", "correct it")
-    return written, name
+        raise BadRow("the label -1 means unlabeled", _UNLABELED_HINT)
+    if written.isdecimal() and len(written) > _MAX_DIGITS:  # Python refuses to convert thousands of digits.
+        fault = f"label {written[:20]}... has {len(written):,} digits"
+        raise BadRow(fault, "check that this is the label column")
+    label = names[int(written)] if written.isdecimal() and int(written) < len(names) else written
+    if names and label not in names:
+        known = f"{shown(names, 8)} (0 to {len(names) - 1})"
+        raise BadRow(f"expected one of the labels {known}, found {written!r}", "correct it")
+    return written, label

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from PIL import Image
@@ -20,9 +20,71 @@ from manyheads.data.readers.roles import is_unlabeled_name, role_of
 from manyheads.data.readers.rows import Cells, Row
 from manyheads.errors import UserError
 
+if TYPE_CHECKING:
+    import pandas
+
 logger = logging.getLogger(__name__)
 
 IN_MEMORY = "data in memory"  # value of the setting `data` of a run on such data
+
+
+@runtime_checkable
+class _PolarsFrame(Protocol):
+    def iter_rows(self, *, named: bool) -> Iterable[Mapping[str, object]]: ...
+
+
+@runtime_checkable
+class _PandasFrame(Protocol):
+    columns: pandas.Index
+
+    def to_dict(self, orient: str) -> list[dict[str, object]]: ...
+
+
+@runtime_checkable
+class _Array(Protocol):
+    """Array or number of NumPy, PyTorch tensor, or column of pandas."""
+
+    ndim: int
+    shape: tuple[int, ...]
+    dtype: object
+
+    def tolist(self) -> object: ...
+
+
+@runtime_checkable
+class _Column(_Array, Protocol):
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[object]: ...
+
+
+@runtime_checkable
+class _Tensor(Protocol):
+    def permute(self, *dims: int) -> _Tensor: ...
+
+
+@runtime_checkable
+class _Indexed(Protocol):
+    """List, or data set of the library `datasets` or of PyTorch."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> object: ...
+
+
+@runtime_checkable
+class _Described(Protocol):
+    """Data set of the library `datasets`, which describes its columns."""
+
+    features: Mapping[str, object]
+
+
+@runtime_checkable
+class _ListFeature(Protocol):
+    feature: object
+
+
+@runtime_checkable
+class _ClassFeature(Protocol):
+    names: Sequence[str] | None
 
 
 class Rows:
@@ -33,10 +95,11 @@ class Rows:
     fields  column names of the items of a tuple; the length of the tuple selects one of these lists
     """
 
-    def __init__(self, name: str, data: Any, fields: Sequence[Sequence[str]]) -> None:
+    def __init__(self, name: str, data: object, fields: Sequence[Sequence[str]]) -> None:
         self.name, self._data, self._fields = name, _rows_of(data, name), fields
 
     def __len__(self) -> int:
+        assert isinstance(self._data, _Indexed | _Column)
         return len(self._data)
 
     def __fspath__(self) -> str:
@@ -61,7 +124,7 @@ class Rows:
                         )
             yield Row(Path(self.name), number, cells, name=f"row {number}")
 
-    def _named(self, item: Any) -> Mapping[str, Any]:
+    def _named(self, item: object) -> Cells:
         if isinstance(item, Mapping):
             return item
         values = tuple(item) if isinstance(item, tuple | list) else (item,)
@@ -73,7 +136,7 @@ class Rows:
         raise UserError(f"expected a dictionary or a tuple {expected}, found {found}")
 
 
-def split_mapping(given: Mapping[Any, Any]) -> dict[str, Any]:
+def split_mapping(given: Mapping[str, object]) -> dict[str, object]:
     """Return the splits of a mapping with the names train, validation and test.
 
     The names of the mapping are read like names of files (`roles.py`). A split of unlabeled data is left out. A mapping
@@ -81,11 +144,11 @@ def split_mapping(given: Mapping[Any, Any]) -> dict[str, Any]:
     Raises UserError if a name is unknown, if two names mean the same split, or if there are no training data.
     """
     roles = {name: role_of(str(name)) for name, data in given.items() if data is not None}
-    if not any(roles.values()) and all(map(_is_column, given.values())):
+    if not any(roles.values()) and _columns_of(given):
         return {"train": given}
     if "train" not in roles.values():
         raise UserError(f"train: expected a split 'train', found {', '.join(map(repr, roles)) or 'no data'}")
-    splits: dict[str, Any] = {}
+    splits: dict[str, object] = {}
     for name, role in roles.items():
         if role is None and is_unlabeled_name(str(name)):
             logger.info(f"train: not used: {name!r}")
@@ -102,13 +165,19 @@ def split_mapping(given: Mapping[Any, Any]) -> dict[str, Any]:
     return splits
 
 
-def _is_column(value: Any) -> bool:
-    return (isinstance(value, Sequence) and not isinstance(value, str | tuple)) or (
-        getattr(value, "ndim", 0) > 0 and not hasattr(value, "columns")
-    )
+def _columns_of(data: object) -> list[Sequence[object] | _Column]:
+    """Return the columns of a dictionary or tuple of columns such as (X, y); empty for data in another form."""
+    values = data.values() if isinstance(data, Mapping) else data if isinstance(data, tuple) else ()
+    columns = [
+        value
+        for value in values
+        if (isinstance(value, Sequence) and not isinstance(value, str | tuple))
+        or (isinstance(value, _Column) and value.ndim > 0)
+    ]
+    return columns if len(columns) == len(values) else []
 
 
-def _rows_of(data: Any, name: str) -> Any:
+def _rows_of(data: object, name: str) -> object:
     """Return the rows of a dictionary of columns, of a tuple of columns such as (X, y), or of an array.
 
     Other data are returned unchanged. Raises UserError if the columns have different lengths, or may be rows as well.
@@ -117,8 +186,7 @@ def _rows_of(data: Any, name: str) -> Any:
         if data.dtype.names:
             return [dict(zip(data.dtype.names, row, strict=True)) for row in data.tolist()]
         return data.tolist() if data.ndim == 2 else data
-    columns = data.values() if isinstance(data, Mapping) else data if isinstance(data, tuple) else ()
-    if not columns or not all(map(_is_column, columns)):
+    if not (columns := _columns_of(data)):
         return data
     lengths = [len(column) for column in columns]
     if len(set(lengths)) > 1:
@@ -132,49 +200,50 @@ def _rows_of(data: Any, name: str) -> Any:
     return list(zip(*columns, strict=True))
 
 
-def _items(data: Any, name: str) -> Iterable[Any]:
-    if hasattr(data, "iter_rows"):
-        return data.iter_rows(named=True)  # Polars
-    if hasattr(data, "to_dict") and hasattr(data, "columns"):
+def _items(data: object, name: str) -> Iterable[object]:
+    if isinstance(data, _PolarsFrame):
+        return data.iter_rows(named=True)
+    if isinstance(data, _PandasFrame):
         if not data.columns.is_unique:
             repeated = ", ".join(map(repr, data.columns[data.columns.duplicated()]))
             raise UserError(f"{name}: found several columns {repeated}; rename the columns")
-        return data.to_dict("records")  # pandas
-    if isinstance(data, str | Mapping) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+        return data.to_dict("records")
+    if isinstance(data, str | Mapping) or not isinstance(data, _Indexed):
         raise UserError(
             f"{name} is a {type(data).__name__}: expected a list, a frame or a dataset with a length, because training "
             "reads the data more than once"
         )
-    named = {
-        column: feature.names
-        for column, of in (getattr(data, "features", None) or {}).items()
-        if getattr(feature := getattr(of, "feature", of), "names", None)
-    }
+    features = data.features if isinstance(data, _Described) else None
+    named = {column: names for column, feature in (features or {}).items() if (names := _class_names(feature))}
     rows = (data[i] for i in range(len(data)))
-    return rows if not named else ({c: _label(v, named.get(c)) for c, v in row.items()} for row in rows)
+    return ({c: _label(v, named.get(c)) for c, v in row.items()} if isinstance(row, Mapping) else row for row in rows)
 
 
-def _label(value: Any, names: Sequence[str] | None) -> Any:
+def _class_names(feature: object) -> Sequence[str] | None:
+    """Return the label names of a column of the library `datasets`; None if its values are no labels."""
+    inner = feature.feature if isinstance(feature, _ListFeature) else feature
+    return inner.names if isinstance(inner, _ClassFeature) else None
+
+
+def _label(value: object, names: Sequence[str] | None) -> object:
     """Return the name of a label of the library `datasets`, or a list of names. Other values remain."""
-    if names is None or value is None:
-        return value
-    if isinstance(value, list):
+    if names and isinstance(value, list):
         return [_label(item, names) for item in value]
-    return names[value] if 0 <= value < len(names) else value
+    return names[value] if names and isinstance(value, int) and 0 <= value < len(names) else value
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Convert a value of NumPy or PyTorch to a value of Python, and an image to the bytes of a PNG file."""
     if isinstance(value, Image.Image):
-        return _png(plain_image(value).save)
+        return _png(plain_image(value))
     if isinstance(value, list | tuple | set | frozenset):
         return [*map(_plain, value)]
-    if not hasattr(value, "ndim") or not hasattr(value, "tolist"):
+    if not isinstance(value, _Array):
         return str(value) if isinstance(value, Path) else value
     if value.ndim < 2:
         return value.tolist()
     pixels = np.asarray(value)
-    if hasattr(value, "permute"):  # PyTorch's images are (C, Y, X)
+    if isinstance(value, _Tensor):  # PyTorch's images are (C, Y, X)
         pixels = pixels.transpose(1, 2, 0) if pixels.ndim == 3 else pixels
     channels = pixels.shape[2] if pixels.ndim == 3 else 1
     if pixels.ndim > 3 or channels > 4 or not pixels.size or pixels.dtype.kind not in "buif":
@@ -187,10 +256,10 @@ def _plain(value: Any) -> Any:
         if not (pixels.min() >= 0 and pixels.max() <= 1):
             raise UserError("expected pixels as integers from 0 to 255 or numbers from 0 to 1; leave out normalization")
         pixels = np.round(pixels * 255).astype(np.uint8)
-    return _png(Image.fromarray(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels).save)
+    return _png(Image.fromarray(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels))
 
 
-def _png(save: Callable[..., None]) -> bytes:
+def _png(image: Image.Image) -> bytes:
     file = io.BytesIO()
-    save(file, format="png", compress_level=1)
+    image.save(file, format="png", compress_level=1)
     return file.getvalue()

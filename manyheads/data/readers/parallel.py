@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from manyheads.data.readers.compressed import COMPRESSED, format_suffix
 from manyheads.data.readers.dataset import Dataset
@@ -59,12 +59,8 @@ def read_parallel(
 
     Raises FileNotFoundError, or a one-line UserError that names the file, the line and a remedy.
     """
-    files = [Path(path)] if isinstance(path, Rows) else locate(str(path), source, target)
-    for file in files:
-        if not isinstance(path, Rows) and file.stat().st_size == 0:
-            raise UserError(f"{file}: the file is empty; expected one sentence or row per line")
-    tables = isinstance(path, Rows) or is_table(files[0])
-    parts = [path] if isinstance(path, Rows) else files
+    parts = [path] if isinstance(path, Rows) else locate(str(path), source, target)
+    files, tables = [Path(part) for part in parts], is_table(parts[0])
     rows = chain.from_iterable(_table(part, source, target) for part in parts) if tables else _two_files(*files)
     skips: Counter[str] = Counter()
 
@@ -134,11 +130,15 @@ def _side(prefix: str, language: str) -> Path:
     return next((file for file in files if file.is_file()), files[0])
 
 
-Sides = tuple[Any, Any]
+Sides = tuple[object, object]
 
 
 def _two_files(source_file: Path, target_file: Path) -> Iterator[Row[Sides]]:
     counts = [count_lines(file) for file in (source_file, target_file)]
+    if 0 in counts:
+        raise UserError(
+            f"{(source_file, target_file)[counts.index(0)]}: the file is empty; expected one sentence per line"
+        )
     if counts[0] != counts[1]:
         raise UserError(
             f"{source_file} has {counts[0]:,} lines but {target_file} has {counts[1]:,} (lines from"
@@ -165,21 +165,23 @@ def _table(file: Path | Rows, source: str, target: str) -> Iterator[Row[Sides]]:
     return parse_rows(table(file, columns=("translation", *names[0], *names[1]), headers=names), sides)
 
 
-def _checked(sides: Sides, files: Sequence[Path], names: Sequence[str]) -> Sides:
+def _checked(sides: Sides, files: Sequence[Path], names: Sequence[str]) -> tuple[str, str]:
     """Return the source and target text of a row; two empty strings if both are blank.
 
     Raises BadRow if only one is blank.
     """
+    texts: list[str] = []
     for text, name, file in zip(sides, names, (files[0], files[-1]), strict=True):
         if not isinstance(text, str):
             raise BadRow(f"expected text in {name!r}, found {repr(text)[:40]}", "write a string", file=file)
         if unusual := character_fault(text, repr(name)):
             raise BadRow(*unusual, file=file)
-    blank = [not text.strip() for text in sides]
+        texts.append(text)
+    blank = [not text.strip() for text in texts]
     if all(blank):
         return "", ""
     if any(blank):
         side = blank.index(True)
         fault = f"blank on the {names[side]} side only"
         raise BadRow(fault, "fill in or remove the pair", file=(files[0], files[-1])[side])
-    return sides
+    return texts[0], texts[1]

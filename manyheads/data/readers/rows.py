@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar, cast
 
 from manyheads.data.readers.splits import LONGEST, SURROGATE, lines, lone_surrogate, parts_of
 from manyheads.errors import UserError
@@ -43,7 +43,7 @@ class Row(NamedTuple, Generic[T]):
         return f"{self.file}: {self.name}" if self.name else f"{self.file}:{self.number}"
 
 
-Cells = Mapping[str, Any]
+Cells = Mapping[str, object]
 Block = list[tuple[int, str | None]]  # pair (line number, line); the line is None if it is not valid UTF-8
 
 
@@ -64,16 +64,16 @@ def parse_rows(rows: Iterable[Row[S]], parse: Callable[[Row[S]], T | None]) -> I
     If `parse` raises BadRow, the row is marked as faulty. If it returns None, the row is left out.
     """
     for row in rows:
-        result: Any = None
-        fault = (row.fault, row.hint)
-        file, number = row.file, row.number
-        if not row.fault:
-            try:
-                result = parse(row)
-            except BadRow as bad:
-                fault, file, number = (bad.fault, bad.hint), bad.file or file, bad.line or number
-        if result is not None or fault[0]:
-            yield Row(file, number, result, *fault, row.name)
+        try:
+            if row.fault:
+                raise BadRow(row.fault, row.hint)
+            result = parse(row)
+        except BadRow as bad:
+            no_cells = cast(T, None)  # The cells of a faulty row are never read.
+            yield Row(bad.file or row.file, bad.line or row.number, no_cells, bad.fault, bad.hint, row.name)
+        else:
+            if result is not None:
+                yield Row(row.file, row.number, result, name=row.name)
 
 
 def split_blocks(file: Path, separates: Callable[[str], bool] = lambda line: not line.strip()) -> Iterator[Row[Block]]:
@@ -118,7 +118,7 @@ def skip_option(corpus: object, unit: str = "lines") -> str:
     return "--skip-bad-images" if unit == "images" else "--skip-bad-lines"
 
 
-def text_fault(value: Any, name: str) -> Fault | None:
+def text_fault(value: object, name: str) -> Fault | None:
     """Check a cell that must be a non-blank text. Return the fault and a hint, or None."""
     if not isinstance(value, str):
         return f"expected text in {name!r}, found {repr(value)[:40]}", "write a string"

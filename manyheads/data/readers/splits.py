@@ -31,6 +31,11 @@ LONGEST = 1_000_000
 SURROGATE = ("contains half a character (a lone surrogate)", "encode it as UTF-8")
 
 
+# At least this number of items is held out, if it is not more than the fraction `LARGE_FRACTION`. A warning names fewer
+# items, or a larger fraction.
+MIN_HELD_OUT = 50
+LARGE_FRACTION = 0.2
+HELD_OUT_FRACTION = 0.05
 FREQUENT, MIN_OF_LABEL = 20, 5  # A validation split should have 5 items of each label with 20 items or more.
 MAX_STRATIFIED = 0.2  # maximum fraction of all items that are held out to have `MIN_OF_LABEL` items of each label
 
@@ -48,6 +53,11 @@ class Splits(NamedTuple):
     def with_overrides(self, validation: str | None, test: str | None) -> Splits:
         """Return the splits. A path that the user has given replaces the path that was detected."""
         return Splits(self.train, validation or self.validation, [test] if test else self.test)
+
+    @property
+    def by_role(self) -> dict[str, str | None]:
+        """Mapping from "train", "validation" and "test" to its path. Only the first test corpus is included."""
+        return {"train": self.train, "validation": self.validation, "test": self.test[0] if self.test else None}
 
     def mapped(self, path: Callable[[str], str]) -> Splits:
         """Apply the function `path` to the path of each split, and return the result."""
@@ -141,8 +151,8 @@ def absolute(corpus: str) -> str:
 
 
 def hold_out(
-    data: D, keys: Sequence[str], labels: Sequence[Iterable[str]] | None = None, *, fraction: float = 0.05,
-    by_hash: bool = False, strata: Sequence[Iterable[str]] | None = None, exact: bool = False, what: str,
+    data: D, keys: Sequence[str], labels: Sequence[Iterable[str]] | None = None, *, fraction: float | None = None,
+    by_hash: bool = False, strata: Sequence[Iterable[str]] | None = None, what: str,
 ) -> tuple[D, D]:  # fmt: skip
     """Hold out validation data: split a data set into (training, validation) in the order of a hash of each item's key.
 
@@ -150,18 +160,18 @@ def hold_out(
 
     labels    labels of each item. If a label would be missing in the training data, a held-out item with this label
               returns to the training data, with all items of equal key
-    fraction  fraction of the items in the validation part, met as closely as items with equal keys allow
+    fraction  fraction of the items in the validation part, met as closely as items with equal keys allow; None: the
+              default of `held_out_fraction`, and more if a label would have fewer than `MIN_OF_LABEL` items
     by_hash   True: hold out the keys whose hash is in the lowest `fraction` of the range of hashes. An item's part then
               does not depend on the other items
     strata    labels of each item. If the validation part would have fewer than `MIN_OF_LABEL` items of a label with at
               least `FREQUENT` items, or less than half of its share, the data are split by label instead. None: never
-    exact     True: hold out exactly `fraction`, even if this is less than `MIN_OF_LABEL` items of a label
     what      noun for a key in the error message
     """
-    hashes = hashes_of(keys)
+    hashes, minimum = hashes_of(keys), 0 if fraction is not None else MIN_OF_LABEL
+    fraction = held_out_fraction(fraction, len(keys))
     select = lowest_fraction_mask if by_hash else closest_fraction_mask
     kept, held = _sides(select(hashes, fraction, what=what))
-    minimum = 0 if exact else MIN_OF_LABEL
     if strata is not None and (lack := _lack_of_labels(strata, held, fraction, minimum)):
         logger.info(f"stratified the validation data by label, because a split by hash would have {lack}")
         kept, held = _sides(_stratified_mask(hashes, strata, fraction, minimum))
@@ -174,6 +184,11 @@ def hold_out(
             raise UserError("too few items of each label to hold out validation data; give validation data")
         kept, held = np.sort(np.concatenate([kept, held[back]])), held[~back]
     return data.subset(kept), data.subset(held)
+
+
+def held_out_fraction(fraction: float | None, items: int) -> float:
+    """Return the given fraction. If it is None, return the fraction of `items` items that is held out by default."""
+    return max(HELD_OUT_FRACTION, min(MIN_HELD_OUT / max(items, 1), LARGE_FRACTION)) if fraction is None else fraction
 
 
 def held_out(

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from manyheads.data.readers.compressed import format_suffix, open_decompressed
 from manyheads.data.readers.dataset import Dataset
@@ -26,7 +26,6 @@ from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.rows import (
     BadRow,
     Cells,
-    Fault,
     Row,
     character_fault,
     parse_rows,
@@ -112,7 +111,7 @@ def read_squad(file: str | Path | Rows, *, skip_bad_lines: bool = False) -> Ques
     )
 
 
-def _json(file: Path) -> Any:
+def _json(file: Path) -> object:
     try:
         with open_decompressed(file) as content:
             return parse_json(content.read())
@@ -122,13 +121,14 @@ def _json(file: Path) -> Any:
         raise UserError(f"{file}: invalid JSON ({error}); {_SHAPE}") from None
 
 
-def _entries(file: Path, content: Any) -> Iterator[Row[Cells]]:
+def _entries(file: Path, content: object) -> Iterator[Row[Cells]]:
     """Yield every question of a SQuAD file as a table row. Raises UserError if the file has another structure."""
     for a, article in enumerate(_list(file, content, "data", "the file"), 1):
         paragraphs = _list(file, article, "paragraphs", f"article {a}")
         contexts = [p.get("context") if isinstance(p, dict) else None for p in paragraphs]
         # Questions with the same title are held out together for validation.
-        title = article.get("title") or next((c for c in contexts if isinstance(c, str)), "")
+        named = article.get("title") if isinstance(article, dict) else None
+        title = named or next((c for c in contexts if isinstance(c, str)), "")
         for p, (paragraph, context) in enumerate(zip(paragraphs, contexts, strict=True), 1):
             where = f"article {a}, paragraph {p}"
             if not isinstance(context, str):
@@ -148,7 +148,7 @@ def _entries(file: Path, content: Any) -> Iterator[Row[Cells]]:
                 yield Row(file, 0, cells, *fault, f"question {name}")
 
 
-def _list(file: Path, holder: Any, key: str, where: str) -> list[Any]:
+def _list(file: Path, holder: object, key: str, where: str) -> list[object]:
     if not isinstance(holder, dict) or not isinstance(holder.get(key), list):
         raise UserError(f"{file}: {where}: expected a list under {key!r}; {_SHAPE}")
     return holder[key]
@@ -157,51 +157,49 @@ def _list(file: Path, holder: Any, key: str, where: str) -> list[Any]:
 def _question(row: Row[Cells]) -> Question:
     cells = row.cells
     question, context = cells.get("question"), cells.get("context")
-    title, answers = str(cells.get("title") or context), _answers(cells)
+    title = str(cells.get("title") or context)
     fault = (
         text_fault(question, "question") or text_fault(context, "context") or character_fault(title, "the title")
-        or _answers_fault(answers, str(context))
     )  # fmt: skip
     if fault:
         raise BadRow(*fault)
-    answer_tuple = tuple(Answer(answer["text"], answer["answer_start"]) for answer in answers)
-    return Question(str(cells.get("id") or row.number), str(question), str(context), answer_tuple, title)
+    answers = _answers(cells)
+    for answer in answers:
+        _check_answer(answer, str(context))
+    return Question(str(cells.get("id") or row.number), str(question), str(context), tuple(answers), title)
 
 
-def _answers(cells: Cells) -> Any:
-    """Return the answers to a question as a list in the structure of SQuAD's JSON. The answers are not validated.
-
-    Returns None if the lists of texts and offsets in a table differ in length.
-    """
+def _answers(cells: Cells) -> list[Answer]:
+    """Return the answers to a question. Raises BadRow if the text or the offset of an answer is missing."""
+    texts: object
+    starts: object
+    answers = cells.get("answers") or []
     if "answer" in cells:
         start = str(cells.get("answer_start", "")).strip()
         number = int(start) if re.fullmatch(r"-?\d{1,18}", start) else None
-        return [{"text": cells["answer"], "answer_start": number}] if cells["answer"] else []
-    answers: Any = cells.get("answers") or []
-    if not isinstance(answers, dict):
-        return answers
-    texts, starts = answers.get("text"), answers.get("answer_start")
-    if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
-        return None
-    return [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+        texts, starts = ([cells["answer"]], [number]) if cells["answer"] else ([], [])
+    elif isinstance(answers, dict):
+        texts, starts = answers.get("text"), answers.get("answer_start")
+    else:
+        given = answers if isinstance(answers, list) else [None]
+        texts, starts = ([a.get(n) if isinstance(a, dict) else None for a in given] for n in ("text", "answer_start"))
+    if isinstance(texts, list) and isinstance(starts, list) and len(texts) == len(starts):
+        pairs = zip(texts, starts, strict=True)
+        found = [Answer(text, start) for text, start in pairs if isinstance(text, str) and type(start) is int]
+        if len(found) == len(texts):
+            return found
+    raise BadRow("answers without text or answer_start", "give both")
 
 
-def _answers_fault(answers: Any, context: str) -> Fault | None:
-    if not isinstance(answers, list) or any(
-        not isinstance(a, dict) or not isinstance(a.get("text"), str) or type(a.get("answer_start")) is not int
-        for a in answers
-    ):
-        return "answers without text or answer_start", "give both"
-    for answer in answers:
-        text, start = answer["text"], answer["answer_start"]
-        if not text.strip():
-            return "found a blank answer", "fill it in"
-        if start < 0 or context[start : start + len(text)] != text:
-            at = context.find(text)
-            hint = f"the answer begins at {at}" if at >= 0 else "the context does not contain the answer"
-            found_text = context[max(0, start) : max(0, start + len(text))]
-            return (
-                f"the answer's offset does not match its context: expected {text!r} at {start}, found {found_text!r}",
-                f"correct answer_start ({hint})",
-            )
-    return None
+def _check_answer(answer: Answer, context: str) -> None:
+    text, start = answer
+    if not text.strip():
+        raise BadRow("found a blank answer", "fill it in")
+    if start < 0 or context[start : start + len(text)] != text:
+        at = context.find(text)
+        hint = f"the answer begins at {at}" if at >= 0 else "the context does not contain the answer"
+        found = context[max(0, start) : max(0, start + len(text))]
+        raise BadRow(
+            f"the answer's offset does not match its context: expected {text!r} at {start}, found {found!r}",
+            f"correct answer_start ({hint})",
+        )

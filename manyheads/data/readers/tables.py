@@ -18,13 +18,16 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from manyheads.data.readers.compressed import MAX_EXPANSION, UNCHECKED_BYTES, format_suffix, open_decompressed
 from manyheads.data.readers.rows import NUL, Cells, Fault, Row
 from manyheads.data.readers.splits import MAX_LINE_BYTES, UTF8, lines
 from manyheads.errors import UserError, extra
 from manyheads.files import parse_json
+
+if TYPE_CHECKING:
+    import pyarrow.parquet
 
 _BATCH_ROWS = 64  # Number of Parquet rows in memory at a time. It is small, because the rows may contain photographs.
 # A Parquet file usually expands to at most 20 times its size. If a file expands more, its rows are read one by one.
@@ -104,7 +107,7 @@ def _jsonl(file: Path, _: Collection[str], __: _Headers) -> Iterator[Row[Cells]]
                 )
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     cells = dict(pairs)
     if len(cells) < len(pairs):
         raise ValueError("an object has a name twice")
@@ -180,23 +183,23 @@ def _parquet(file: Path, columns: Collection[str], _: _Headers) -> Iterator[Row[
         )
 
 
-def _expansion(file: Path, metadata: Any) -> float:
+def _expansion(file: Path, metadata: pyarrow.parquet.FileMetaData) -> float:
     """Return the ratio of expanded size to file size, according to the metadata of a Parquet file.
 
     Raises UserError if the ratio is implausible, because a data page is expanded as a whole. Only the totals of row
     groups are read: damaged metadata of a column would crash the process inside pyarrow.
     """
     size = max(1, file.stat().st_size)
-    corpus = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
-    if corpus > max(UNCHECKED_BYTES, MAX_EXPANSION * size):
+    expanded = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+    if expanded > max(UNCHECKED_BYTES, MAX_EXPANSION * size):
         raise UserError(
-            f"{file}: expands to {corpus:,} bytes, more than {MAX_EXPANSION} times its size: it is damaged; write it "
+            f"{file}: expands to {expanded:,} bytes, more than {MAX_EXPANSION} times its size: it is damaged; write it "
             "again"
         )
-    return float(corpus / size)
+    return float(expanded / size)
 
 
-def _python_rows(batch: Any) -> Iterator[tuple[Cells, Fault | tuple[()]]]:
+def _python_rows(batch: pyarrow.RecordBatch) -> Iterator[tuple[Cells, Fault | tuple[()]]]:
     """Yield rows with their cells as Python values.
 
     A row with a value that Python cannot represent (a date in the year 100,000) has a fault.
@@ -291,9 +294,9 @@ def _csv_lines(file: Path) -> Iterator[tuple[int, list[str] | Fault]]:
             ahead.extendleft(reversed(taken[1:]))
             number, reader = number + 1, csv.reader(feed(), strict=True, delimiter=separator)
             continue
-        corpus = "".join(cells)
-        if _UNDECODED in corpus or "\0" in corpus:
-            yield number, UTF8 if _UNDECODED in corpus else NUL
+        line = "".join(cells)
+        if _UNDECODED in line or "\0" in line:
+            yield number, UTF8 if _UNDECODED in line else NUL
         elif cells:
             yield number, cells
         number += len(taken)

@@ -19,11 +19,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from manyheads.data.readers.corpus import FORMAT, Corpus, Piece, Survey, cut, files_of, text_rows
+from manyheads.data.readers.cache import cached
+from manyheads.data.readers.corpus import FORMAT, Corpus, Digests, Piece, Survey, cut, digest_texts, files_of, text_rows
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.rows import filter_invalid
 from manyheads.errors import UserError
-from manyheads.files import fingerprint, parse_json, write_json
+from manyheads.files import parse_json, write_json
 
 
 class Facts(NamedTuple):
@@ -39,12 +40,10 @@ class Facts(NamedTuple):
 class Part(NamedTuple):
     """Piece of a text: consecutive characters of at most the maximum size of a piece.
 
-    number   index of the piece within the corpus
-    text     index of the text within the corpus
-    first    True for the first piece of a text
+    text   index of the text within the corpus
+    first  True for the first piece of a text
     """
 
-    number: int
     text: int
     first: bool
     content: str
@@ -88,21 +87,15 @@ class Texts:
     def __repr__(self) -> str:
         return f"Texts({len(self):,} texts, {self.file})"
 
-    def parts(self, after: int = 0) -> Iterator[Part]:
-        """Yield the pieces of all texts in order, beginning with the piece that has index `after`.
-
-        Raises UserError if a file has changed.
-        """
+    def parts(self) -> Iterator[Part]:
+        """Yield the pieces of all texts in order. Raises UserError if a file has changed."""
         pieces: Iterator[Piece]
         if isinstance(self.source, Sequence):
-            start, pieces = 0, (Piece(n, piece) for n, text in enumerate(self.source) for piece in cut([text]))
+            pieces = (Piece(n, piece) for n, text in enumerate(self.source) for piece in cut([text]))
         else:
-            starts = self._surveyed.starts
-            file = int(np.searchsorted(starts[:, 1], after, "right")) - 1
-            start = int(starts[file, 1])
-            pieces = self.source.pieces(file, int(starts[file, 0]))
+            pieces = self.source.pieces()
         current, started, at = -1, False, 0
-        for number, (text, content) in enumerate(pieces, start):
+        for text, content in pieces:
             if text >= len(self._mask):  # A file has grown; the check below reports it.
                 break
             current, started, at = (current, started, at) if text == current else (text, False, 0)
@@ -112,9 +105,9 @@ class Texts:
                 first, last = self.span
                 here, at = at, at + len(content)
                 content = content[max(0, first - here) : None if last is None else max(0, last - here)]
-            if content and number >= after:
-                yield Part(number, text, not started, content)
-            started = started or bool(content)
+            if content:
+                yield Part(text, not started, content)
+                started = True
         if not isinstance(self.source, Sequence):
             self.source.check(self._surveyed)
 
@@ -124,18 +117,16 @@ class Texts:
         return ["".join(part.content for part in parts) for _, parts in groupby(self.parts(), key=lambda p: p.text)]
 
     @cached_property
+    def digests(self) -> Digests:
+        """Hashes and sizes of the selected texts."""
+        if self.survey is not None and self.span is None:
+            return Digests(self.survey.hashes[self._mask], self.survey.usable[self._mask], self.survey.long)
+        return digest_texts(Piece(part.text, part.content) for part in self.parts())
+
+    @property
     def hashes(self) -> NDArray[np.uint64]:
         """Hash of each selected text, (N,)."""
-        if self.survey is not None and self.span is None:
-            return self.survey.hashes[self._mask]
-        digests: list[int] = []
-        # Iterate over pieces, because a single text may exceed memory.
-        for _, parts in groupby(self.parts(), key=lambda part: part.text):
-            digest = blake2b(digest_size=8)
-            for part in parts:
-                digest.update(part.content.encode())
-            digests.append(int.from_bytes(digest.digest()))
-        return np.array(digests, dtype=np.uint64)
+        return self.digests.hashes
 
     @cached_property
     def facts(self) -> Facts:
@@ -183,14 +174,10 @@ class Texts:
             if limit == 2**64 or int.from_bytes(blake2b(part.content.encode(), digest_size=8).digest()) < limit:
                 yield part.content
 
-    @property
-    def _cache_path(self) -> Path | None:
-        """Path of the file with cached facts; None if there is no cache directory."""
-        if self.cache_folder is None or isinstance(self.source, Sequence):
-            return None
-        cut = [] if self.cut is None else [self.cut]
-        described = json.dumps([FORMAT, self._surveyed.state, self.source.column, self.span, *cut])
-        return self.cache_folder / f"{fingerprint([described, self._mask.tobytes()])}.facts"
+
+def _described(texts: Texts, corpus: Corpus) -> tuple[str, bytes]:
+    """Return a description of texts of a corpus, which identifies them in the cache."""
+    return json.dumps([FORMAT, corpus.state, corpus.column, texts.span, texts.cut]), texts._mask.tobytes()
 
 
 def compute_facts(*all_texts: Texts) -> list[Facts]:
@@ -198,23 +185,18 @@ def compute_facts(*all_texts: Texts) -> list[Facts]:
 
     The corpus is read at most once, or not at all if the facts are cached.
     """
-    places = [texts._cache_path for texts in all_texts]
-    facts_list = [_read_cached_facts(place) for place in places]
-    if None in facts_list:
-        facts_list = list(_count_facts(all_texts))
-        for place, facts in zip(places, facts_list, strict=True):
-            if place is not None and facts is not None:
-                write_json(place, facts._asdict())
-    for texts, facts in zip(all_texts, facts_list, strict=True):
+    folder, source = all_texts[0].cache_folder, all_texts[0].source
+    if folder is None or isinstance(source, Sequence):
+        all_facts = list(_count_facts(all_texts))
+    else:
+        key = [part for texts in all_texts for part in _described(texts, source)]
+        all_facts = cached(
+            folder, key, ".facts", lambda path: [Facts(**facts) for facts in parse_json(path.read_text())],
+            lambda path: write_json(path, [facts._asdict() for facts in _count_facts(all_texts)]),
+        )  # fmt: skip
+    for texts, facts in zip(all_texts, all_facts, strict=True):
         vars(texts)["facts"] = facts  # This assignment sets the cached property, so that it is not computed again.
-    return [facts for facts in facts_list if facts is not None]
-
-
-def _read_cached_facts(place: Path | None) -> Facts | None:
-    try:
-        return None if place is None else Facts(**parse_json(place.read_text()))
-    except (OSError, ValueError, TypeError):
-        return None
+    return all_facts
 
 
 def _count_facts(all_texts: Sequence[Texts]) -> Iterator[Facts]:
@@ -242,12 +224,7 @@ class _Count:
         self._characters = self._bytes = self._lines = 0
         self._alphabet: set[str] = set()
         self._digest = blake2b(digest_size=16)
-        if texts.span is not None or texts.survey is None:
-            groups = groupby(texts.parts(), key=lambda part: part.text)
-            sizes = ((text, sum(len(part.content.encode()) for part in parts)) for text, parts in groups)
-            self._sizes = dict(sizes)
-        else:
-            self._sizes = dict(texts.survey.long.tolist())
+        self._sizes = dict(texts.digests.long.tolist())
 
     def add(self, part: Part) -> None:
         content = part.content.encode()
@@ -257,9 +234,9 @@ class _Count:
         self._characters += len(part.content)
         self._bytes += len(content)
         self._lines += part.content.count("\n")
-        facts_list = "".join(c for c in self._alphabet if c.isascii()).encode()
+        known = "".join(c for c in self._alphabet if c.isascii()).encode()
         # To be fast, only characters that are not in the known alphabet are processed in Python.
-        self._alphabet.update(content.translate(None, facts_list).decode())
+        self._alphabet.update(content.translate(None, known).decode())
 
     def facts(self) -> Facts:
         return Facts(self._characters, self._bytes, self._lines, "".join(sorted(self._alphabet)),

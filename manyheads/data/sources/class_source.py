@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 from manyheads.core.config import TargetKind
-from manyheads.data.readers.labeled import labels_of
+from manyheads.data.readers.labeled import LabeledItems, labels_of
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.roles import folders_in
-from manyheads.data.readers.splits import SplitData, folder_of, parts_of
+from manyheads.data.readers.rows import Cells
+from manyheads.data.readers.splits import SplitData, folder_of, parts_of, same_place
 from manyheads.data.readers.tables import class_names, is_table, table
 from manyheads.data.sources.source import Source
 from manyheads.errors import UserError
 
-D = TypeVar("D", bound=Any)
+D = TypeVar("D", bound=LabeledItems)
 
 _NO_LABEL = ("", "None", "-1", "nan")  # cells of a label column that mean unlabeled
 
@@ -52,18 +54,20 @@ class ClassSource(Source[D]):
         return self.names or (() if any(label.isdecimal() for label in labels) else tuple(labels))
 
     def is_unlabeled(self, corpus: str | Rows) -> bool:
-        if isinstance(corpus, Rows):
-            return all(self._lacks_label(row.cells) for row in corpus)
-        if (folder := folder_of(corpus)) is not None:
+        if not isinstance(corpus, Rows) and (folder := folder_of(corpus)) is not None:
             return not folders_in(folder)
-        tables = [part for part in parts_of(corpus) if part.is_file() and is_table(part)]
-        rows = (row for part in tables for row in table(part))
-        return bool(tables) and all(self._lacks_label(row.cells) for row in rows)
+        parts = [corpus] if isinstance(corpus, Rows) else [p for p in parts_of(corpus) if p.is_file() and is_table(p)]
+        return bool(parts) and all(self._lacks_label(row.cells) for part in parts for row in table(part))
+
+    def files(self, corpus: str) -> list[Path]:
+        """Return the paths of the files that form a corpus; for class folders, the paths of the folders."""
+        files = super().files(corpus)
+        return folders_in(files[0]) if same_place(corpus, self.data) and files[0].is_dir() else files
 
     def has_labels(self, data: D) -> bool:
         return self.target != "multi-label" or any(data.labels)
 
-    def _lacks_label(self, cells: Mapping[str, Any]) -> bool:
+    def _lacks_label(self, cells: Cells) -> bool:
         return all(str(cells.get(name, "")).strip() in _NO_LABEL for name in self.label_columns)
 
     def read(self) -> SplitData[D]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from manyheads.data.embedded import shipped
 from manyheads.data.readers import conll, squad
@@ -16,15 +15,16 @@ from manyheads.data.readers.conll import Tagged, read_conll
 from manyheads.data.readers.labeled import LABELS, Columns, Labeled, label_sets, labels_of, read_labeled, with_labels
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.parallel import Pairs, corpora_in, locate, read_parallel
-from manyheads.data.readers.roles import PARTS, folders_in, role_of, splits_among, visible
-from manyheads.data.readers.splits import SplitData, Splits, folder_of, lines, same_place
+from manyheads.data.readers.roles import PARTS, role_of, splits_among, visible
+from manyheads.data.readers.splits import SplitData, Splits, hold_out, lines
 from manyheads.data.readers.squad import Questions, read_squad
 from manyheads.data.readers.tables import TABLES, is_table
 from manyheads.data.sources.class_source import ClassSource
 from manyheads.data.sources.holding_out import hold_out_questions
 from manyheads.data.sources.report import labeled_report, parallel_report, question_report, tag_report  # fmt: skip
-from manyheads.data.sources.source import Source, check_counts, check_paths
+from manyheads.data.sources.source import Source, check_counts
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,25 +62,19 @@ class ParallelSource(Source[Pairs]):
         return shipped.pairs(self.source, self.target, seed=self.seed, size=self.size)
 
     def hold_out(self, train: Pairs) -> tuple[Pairs, Pairs]:
-        return self.held_out_by_key(train, train.sources, what="source sentence")
+        return hold_out(train, train.sources, fraction=self.fraction, what="source sentence")
 
     def content(self, data: Pairs, split: str) -> Iterable[str]:
         return ConcatenatedTexts((data.sources, data.targets))
 
-    def corpora(self, folder: Path) -> list[str]:
-        return corpora_in(folder, self.source, self.target)
-
     def splits_in(self, folder: Path) -> Splits:
-        return splits_among(folder, self.corpora(folder), shards=PARTS)
+        return splits_among(folder, corpora_in(folder, self.source, self.target), shards=PARTS)
 
     def test_among(self, data: str | Path, tests: Sequence[str]) -> str | None:
         return tests[0] if tests else None
 
     def files(self, corpus: str) -> list[Path]:
         return locate(corpus, self.source, self.target)
-
-    def check_exists(self, corpus: str) -> None:
-        locate(corpus, self.source, self.target)
 
     @property
     def expected(self) -> str:
@@ -96,7 +90,6 @@ class LabeledSource(ClassSource[Labeled]):
 
     kind = "labeled"
     tuples = (("text", "label"), ("text", "text_pair", "label"))
-    check_exists = staticmethod(check_paths)
     report = staticmethod(labeled_report)
 
     columns: Columns = field(default_factory=Columns)
@@ -122,17 +115,6 @@ class LabeledSource(ClassSource[Labeled]):
         tables = super().splits_in(folder)
         return class_folder_splits(folder) if tables == (None, None, []) else tables
 
-    def files(self, corpus: str) -> list[Path]:
-        """Return the paths of the files that form a corpus; for class folders, the paths of the folders."""
-        files = super().files(corpus)
-        return folders_in(files[0]) if same_place(corpus, self.data) and files[0].is_dir() else files
-
-    def test_in(self, data: str) -> str:
-        """Return the test corpus of a directory that contains splits. Return a directory of class folders unchanged."""
-        folder = folder_of(data)
-        whole = folder is not None and same_place(self.splits_in(folder).train, data)
-        return data if whole else super().test_in(data)
-
     @property
     def expected(self) -> str:
         return f"{super().expected}, or train/CLASS/*.txt"
@@ -141,7 +123,8 @@ class LabeledSource(ClassSource[Labeled]):
         return shipped.languages(seed=self.seed, size=self.size)
 
     def hold_out(self, train: Labeled) -> tuple[Labeled, Labeled]:
-        return self.held_out_by_key(train, train.inputs, label_sets(train.labels, train.target), what="text")
+        labels = label_sets(train.labels, train.target)
+        return hold_out(train, train.inputs, labels, strata=labels, fraction=self.fraction, what="text")
 
     def fitting(self, data: Labeled, train: Labeled) -> Labeled:
         """Check validation or test data against the training data, and return the validation or test data.
@@ -159,7 +142,7 @@ class LabeledSource(ClassSource[Labeled]):
     def content(self, data: Labeled, split: str) -> list[str]:
         return [*data.inputs, *data.labels]
 
-    def describe(self, splits: SplitData[Labeled]) -> dict[str, Any]:
+    def describe(self, splits: SplitData[Labeled]) -> JsonObject:
         """Describe the splits for result.json. The description includes whether the items are pairs of texts."""
         return {**super().describe(splits), "pairs": splits.train.second_texts is not None}
 
@@ -185,19 +168,21 @@ class TaggedSource(Source[Tagged]):
         tagged = read_conll(corpus, skip_bad_lines=self.skip_bad_lines)
         return tagged.only(labels) if labels and self.skip_bad_lines else tagged
 
-    def corpora(self, folder: Path) -> list[str]:
-        """Return the names of the corpora in a directory.
-
-        The name of a split may also be a file suffix, as in eng.train of CoNLL-2003.
-        """
-        files = [path for path in visible(folder) if path.is_file()]
-        return [path.name for path in files if format_suffix(path) in self.suffixes or role_of(format_suffix(path))]
+    def splits_in(self, folder: Path) -> Splits:
+        """Find the splits of a directory. The name of a split may be a file suffix, as in eng.train of CoNLL-2003."""
+        suffixes = {path.name: format_suffix(path) for path in visible(folder) if path.is_file()}
+        usable = [name for name, suffix in suffixes.items() if suffix in self.suffixes or role_of(suffix)]
+        return splits_among(folder, usable)
 
     def embedded(self) -> SplitData[Tagged]:
         return shipped.tagged(self.locale, seed=self.seed, size=self.size)
 
     def hold_out(self, train: Tagged) -> tuple[Tagged, Tagged]:
-        return self.held_out_by_key(train, [" ".join(words) for words in train.words], train.tags, what="sentence")
+        keys = [" ".join(words) for words in train.words]
+        return hold_out(train, keys, train.tags, strata=train.tags, fraction=self.fraction, what="sentence")
+
+    def content(self, data: Tagged, split: str) -> list[str]:
+        return data.texts
 
     def is_unlabeled(self, corpus: str | Rows) -> bool:
         return (
@@ -231,4 +216,7 @@ class QuestionSource(Source[Questions]):
         return read_squad(corpus, skip_bad_lines=self.skip_bad_lines)
 
     def hold_out(self, train: Questions) -> tuple[Questions, Questions]:
-        return hold_out_questions(train, self.fraction_of(len(train)))
+        return hold_out_questions(train, self.fraction)
+
+    def content(self, data: Questions, split: str) -> list[str]:
+        return data.texts

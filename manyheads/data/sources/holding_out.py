@@ -17,10 +17,19 @@ from numpy.typing import NDArray
 
 from manyheads.data.readers.column import SpillingTextBuffer
 from manyheads.data.readers.documents import Documents
-from manyheads.data.readers.splits import Data, closest_fraction_mask, hashes_of, lowest_fraction_mask
+from manyheads.data.readers.splits import (
+    HELD_OUT_FRACTION,
+    LARGE_FRACTION,
+    MIN_HELD_OUT,
+    Data,
+    SplitData,
+    closest_fraction_mask,
+    hashes_of,
+    held_out_fraction,
+    lowest_fraction_mask,
+)  # fmt: skip
 from manyheads.data.readers.squad import Questions
 from manyheads.data.readers.texts import Texts, compute_facts
-from manyheads.data.sources.source import HELD_OUT_FRACTION
 from manyheads.errors import UserError
 
 D = TypeVar("D", bound=Data)
@@ -68,11 +77,13 @@ def hold_out_documents(
     return _split_by_mask(train, held_out)
 
 
-def hold_out_questions(train: Questions, fraction: float) -> tuple[Questions, Questions]:
+def hold_out_questions(train: Questions, fraction: float | None) -> tuple[Questions, Questions]:
     """Split questions into (training, validation), so that all questions about an article are in the same part.
 
-    fraction  fraction of the questions in the validation part, met as closely as the articles allow
+    fraction  fraction of the questions in the validation part, met as closely as the articles allow; None: the default
+              of `held_out_fraction`
     """
+    fraction = held_out_fraction(fraction, len(train))
     articles = hashes_of(item.article for item in train.items)
     return _split_by_mask(train, closest_fraction_mask(articles, fraction, what="article"))
 
@@ -153,3 +164,19 @@ def _buffer_texts(texts: Iterable[str]) -> Sequence[str]:
     for text in texts:
         buffer.append(text)
     return buffer.finish()
+
+
+def held_out_line(splits: SplitData[D], unit: str, minimum: int = MIN_HELD_OUT) -> str:
+    """Describe the held-out validation data in one line.
+
+    A warning follows if the data are fewer than `minimum` items, or a large fraction of the training data.
+    """
+    fraction = splits.held_out / (splits.held_out + len(splits.train))
+    line = f"no validation data: held out {splits.held_out:,} {unit} of the training data ({fraction:.1%})"
+    if fraction <= LARGE_FRACTION and splits.held_out >= minimum:
+        return line
+    amount = "many" if fraction > LARGE_FRACTION else "few"
+    return (
+        f"{line}\nwarning: these are {amount} {unit} for validation; give validation data with "
+        "validation=PATH, or set held_out=FRACTION"
+    )

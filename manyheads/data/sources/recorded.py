@@ -1,20 +1,24 @@
-"""Restore the data source of a run from its record (`Source.describe`)."""
+"""Data of a run, restored from its record (`Source.describe`)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeVar
 
 from manyheads.core.config import check_fields
 from manyheads.data.images.files import Columns as ImageColumns
 from manyheads.data.images.source import ImageSource
 from manyheads.data.readers.labeled import Columns
+from manyheads.data.readers.splits import Data
 from manyheads.data.sources.corpora import LabeledSource, ParallelSource, QuestionSource, TaggedSource
 from manyheads.data.sources.running_text import DocumentSource, TextSource
-from manyheads.data.sources.source import UNRECORDED, Source
+from manyheads.data.sources.source import FINGERPRINT_DIGITS, HUB, UNRECORDED, Source
 from manyheads.errors import UserError
+from manyheads.files import JsonMapping
 from manyheads.versions import EarlierVersion, check_complete
+
+D = TypeVar("D", bound=Data)
 
 # One entry for each kind of data. Each has a fuzz target in tests/stress/fuzzing/targets/runs.py.
 KINDS: dict[str, type[Source[Any]]] = {
@@ -26,13 +30,56 @@ KINDS: dict[str, type[Source[Any]]] = {
 }  # fmt: skip
 
 
-def source_of(record: Mapping[str, Any], *more: type[Source[Any]]) -> Source[Any] | None:
-    """Return the data source that a run's `result.json` describes; None if it describes no data of a known kind.
+@dataclass(frozen=True)
+class RecordedData(Generic[D]):
+    """Data of a run, as its result.json describes them.
 
-    more  data sources outside of this package, whose kinds are known in addition to those of `KINDS`
+    source        location of the data, and the options for reading them
+    fingerprints  fingerprint of each split
+    in_memory     True if the run was trained on data in memory, which cannot be read again
+    """
 
-    Raises UserError if the record is damaged, or if an earlier version wrote it. No data are opened here: see
-    `Source.read_again` and `Source.read_evaluation_data`.
+    source: Source[D]
+    fingerprints: Mapping[str, str]
+    in_memory: bool = False
+
+    def read(self, split: str = "test", labels: Sequence[str] = ()) -> D:
+        """Read a split again. `labels` are the labels of the run's model.
+
+        A record may come from an untrusted source. Therefore its paths are opened only if they are files or
+        directories and the record contains a fingerprint to verify them. Nothing is downloaded. Raises
+        UserError or FileNotFoundError.
+        """
+        if self.in_memory:
+            raise UserError(
+                "the run was trained on data in memory; give data to score with --data PATH, or data= in Python"
+            )
+        source, expected = self.source, self.fingerprints.get(split)
+        if expected is None:
+            raise UserError(f"the model was trained without {split} data; give some with --data PATH")
+        corpus = {"validation": source.validation, "test": source.test}.get(split)
+        for path in filter(None, [corpus] if corpus else [source.data, source.validation, source.test]):
+            if path.startswith(HUB):
+                raise UserError(
+                    f"the run's data are {path}, which is not downloaded automatically; request it with --data {path}"
+                )
+            source.files(path)  # raises FileNotFoundError
+        data = source.read_one(corpus, labels) if corpus else source.read().known.get(split)
+        # A shorter fingerprint in a damaged record would match other data.
+        if len(expected) >= FINGERPRINT_DIGITS and data and source.fingerprint(data, split).startswith(expected):
+            return data
+        name = corpus or source.data or "the embedded corpus"
+        raise UserError(
+            f"{name}: the {split} data changed since the run; to evaluate on the current ones, pass --data {name}"
+        )
+
+
+def recorded_data(record: JsonMapping, *more: type[Source[Any]]) -> RecordedData[Any] | None:
+    """Return the data that a run's `result.json` describes; None if it describes no data of a known kind.
+
+    more  classes of data sources outside of this package, in addition to those in `KINDS`
+
+    Raises UserError if the record is damaged, or if an earlier version wrote it. No data are opened.
     """
     try:
         data = record.get("data") or {}
@@ -42,19 +89,18 @@ def source_of(record: Mapping[str, Any], *more: type[Source[Any]]) -> Source[Any
         kind, kinds = data["kind"], KINDS | {source.kind: source for source in more}
         if kind not in kinds:
             return None
-        source = kinds[kind]
         values = {**data, "whole": True}  # A record names the file or folder of each split.
         if "columns" in values:
             values["columns"] = (ImageColumns if kind == "images" else Columns)(**values["columns"])
             check_fields(values["columns"])
         if "names" in values:
             values["names"] = tuple(map(str, values["names"]))
-        values["recorded"] = {split: str(digits) for split, digits in values.get("fingerprints", {}).items()}
-        known = {field.name for field in fields(source)}
-        restored = source(**{name: value for name, value in values.items() if name in known})
-        check_fields(restored)
+        prints = {split: str(digits) for split, digits in data.get("fingerprints", {}).items()}
+        known = {field.name for field in fields(kinds[kind])}
+        source = kinds[kind](**{name: value for name, value in values.items() if name in known})
+        check_fields(source)
         check_complete("result.json", sorted({*known, "fingerprints"}.difference(UNRECORDED, data)))
-        return restored
+        return RecordedData(source, prints, bool(data.get("in_memory")))
     except EarlierVersion:
         raise
     except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:

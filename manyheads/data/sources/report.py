@@ -96,37 +96,27 @@ class Report(Generic[S]):
             if any(split.target == "multi-label" for split in splits.values()):
                 self.count_row("without a label", lambda split: sets[id(split)].count(()))
 
-    def repetitions(self, keys: Callable[[S], Sequence[Hashable]], what: str | None = None) -> None:
+    def repetitions(self, hashes: Callable[[S], NDArray[np.uint64]], what: str | None = None) -> None:
         """Add two rows: duplicates within each split, and items that also occur in the training data.
 
         If a split contains items of the training data, a warning is added, too.
+
+        hashes  64-bit hash of each item (N,), by which items are compared. This takes little memory
         """
+        of = {name: hashes(split) for name, split in self.splits.items()}
         train, *others = self.splits
-        known = set(keys(self.splits[train]))
-        overlap = {name: sum(key in known for key in keys(self.splits[name])) for name in others}
-        self._repetitions(lambda split: len(split) - len(set(keys(split))), overlap, what or self.unit)
-
-    def repeated_hashes(self, hashes: Callable[[S], NDArray[np.uint64]], what: str | None = None) -> None:
-        """Add the same rows as `repetitions`, but compare items by their 64-bit hashes.
-
-        This takes little memory, also for large data.
-        """
-        train, *others = self.splits
-        known = np.unique(hashes(self.splits[train]))
-        overlap = {name: int(np.isin(hashes(self.splits[name]), known).sum()) for name in others}
-        self._repetitions(lambda split: len(split) - len(np.unique(hashes(split))), overlap, what or self.unit)
-
-    def _repetitions(self, repeated: Callable[[S], int], overlap: Mapping[str, int], what: str) -> None:
-        self.count_row(f"duplicate {what}", repeated)
-        cells = [_count_with_percentage(count, len(self.splits[name])) for name, count in overlap.items()]
+        known, what = np.unique(of[train]), what or self.unit
+        repeated = [_count_with_percentage(len(found) - len(np.unique(found)), len(found)) for found in of.values()]
+        self._table.add_row(f"duplicate {what}", *repeated)
+        overlap = {name: int(np.isin(of[name], known).sum()) for name in others}
+        cells = [_count_with_percentage(count, len(of[name])) for name, count in overlap.items()]
         self._table.add_row(f"{what} of the training data", "", *cells)
-        for name, count in overlap.items():
-            if count:
-                self.warnings.append(
-                    f"{count:,} of {len(self.splits[name]):,} {name} {what} also occur in the training data: "
-                    f"{name} scores "
-                    "are too optimistic"
-                )
+        self.warnings += [
+            f"{count:,} of {len(of[name]):,} {name} {what} also occur in the training data: {name} scores "
+            "are too optimistic"
+            for name, count in overlap.items()
+            if count
+        ]
 
     def contradictions(self, keys: Sequence[Hashable], labels: Sequence[str]) -> None:
         """Add a warning if an item occurs several times in the training data with different labels."""
@@ -206,7 +196,7 @@ def parallel_report(splits: SplitData[Pairs]) -> str:
     report.count_row("ratio outliers", lambda pairs: pairs.outliers)
     report.count_row("copied", lambda pairs: pairs.copied)
     report.count_row("duplicate pairs", lambda pairs: pairs.repeated)
-    report.repeated_hashes(lambda pairs: pairs.of["source"], "sources")
+    report.repetitions(lambda pairs: pairs.of["source"], "sources")
     train = statistics["train"]
     for count, fault in ((train.outliers, "differ greatly in length"), (train.copied, "have identical sides")):
         if count > 0.05 * len(train):
@@ -224,7 +214,7 @@ def labeled_report(splits: SplitData[Labeled]) -> str:
     report = Report(splits.known, "texts" if train.second_texts is None else "pairs")
     report.lengths("words", lambda data: _words(data.inputs))
     report.targets(labels_of(train.labels, train.target))
-    report.repetitions(lambda data: data.inputs)
+    report.repetitions(lambda data: hashes_of(data.inputs))
     report.contradictions(train.inputs, train.labels)
     return str(report)
 
@@ -237,7 +227,7 @@ def tag_report(splits: SplitData[Tagged]) -> str:
     for kind in sorted(kinds):
         first = f"B-{kind}"
         report.row(f"entities: {kind}", lambda tagged, first=first: f"{sum(t.count(first) for t in tagged.tags):,}")  # type: ignore[misc]
-    report.repetitions(lambda tagged: list(map(tuple, tagged.words)))
+    report.repetitions(lambda tagged: hashes_of(map("\t".join, tagged.words)))
     return str(report)
 
 
@@ -262,7 +252,7 @@ def text_report(splits: SplitData[Texts]) -> str:
     report.row("bytes", lambda data: f"{data.bytes:,}")
     report.row("lines", lambda data: f"{data.facts.lines:,}")
     report.row("distinct characters", lambda data: f"{len(data.facts.alphabet):,}")
-    report.repeated_hashes(lambda data: data.hashes)
+    report.repetitions(lambda data: data.hashes)
     return str(report)
 
 
@@ -274,5 +264,5 @@ def document_report(splits: SplitData[Documents]) -> str:
     report.row("sentences", lambda data: f"{len(sentences[id(data)]):,}")
     report.row("characters", lambda data: f"{sum(map(len, ConcatenatedTexts(data.documents))):,}")
     report.row("distinct sentences", lambda data: f"{len(np.unique(sentences[id(data)])):,}")
-    report.repeated_hashes(lambda data: texts[id(data)])
+    report.repetitions(lambda data: texts[id(data)])
     return str(report)

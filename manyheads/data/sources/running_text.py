@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from manyheads.data.readers.corpus import files_of
+from manyheads.data.readers.corpus import SUFFIXES, files_of
 from manyheads.data.readers.documents import Documents, document_files, is_document_file, read_documents
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.roles import find_text_splits, visible
-from manyheads.data.readers.splits import SplitData, Splits, hold_out, only_test, same_place
+from manyheads.data.readers.splits import HELD_OUT_FRACTION, SplitData, Splits, hold_out, only_test, same_place
 from manyheads.data.readers.texts import Texts, read_texts
-from manyheads.data.sources.holding_out import hold_out_documents, hold_out_texts
+from manyheads.data.sources.holding_out import held_out_line, hold_out_documents, hold_out_texts
 from manyheads.data.sources.report import document_report, text_report  # fmt: skip
-from manyheads.data.sources.source import HELD_OUT_FRACTION, Source, check_paths, check_texts, held_out_line
+from manyheads.data.sources.source import Source, check_texts
 from manyheads.errors import UserError
 
 D = TypeVar("D", Texts, Documents)
@@ -31,7 +31,8 @@ class _FileSource(Source[D]):
     """
 
     tuples = (("text",),)
-    check_exists = staticmethod(check_paths)
+    suffixes = SUFFIXES
+    extends_embedded = True
 
     column: str = "text"
     cache_folder: Path | None = None
@@ -45,18 +46,17 @@ class _FileSource(Source[D]):
     def below(corpus: str) -> list[Path]:
         """Return the files of a corpus, which may be a directory."""
 
-    def check_embedded(self) -> None:
-        """Accept `validation` and `test` together with the embedded corpus."""
+    @abstractmethod
+    def names_in(self, folder: Path) -> list[str]:
+        """Return the names of the files and folders in a directory that may be corpora."""
 
-    def located(self, data: str) -> Splits:
-        return find_text_splits(data, self.corpora, self.below)
-
-    def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
+    def find(self, data: str) -> Splits:
         """Find the splits of a directory. If it contains no splits, all of it is training data."""
-        return self.located(data).with_overrides(validation, test)
+        return find_text_splits(data, self.names_in, self.below)
 
     def files(self, corpus: str) -> list[Path]:
-        return self.below(corpus) if same_place(corpus, self.data) else super().files(corpus)
+        files = super().files(corpus)
+        return self.below(corpus) if same_place(corpus, self.data) else files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ class TextSource(_FileSource[Texts]):
     def hold_out(self, train: Texts) -> tuple[Texts, Texts]:
         return hold_out_texts(train, self.fraction or self.share)
 
-    def held_out(self, splits: SplitData[Texts]) -> str:
+    def held_out_line(self, splits: SplitData[Texts]) -> str:
         """Describe the held-out validation data in one line.
 
         The line states the number of characters, and whether a text was cut.
@@ -114,16 +114,15 @@ class TextSource(_FileSource[Texts]):
             f"no validation data: held out {part} of the training data, {sizes[1] / sum(sizes):.1%} of the characters"
         )
 
+    def content(self, data: Texts, split: str) -> list[str]:
+        return data.texts
+
     def fingerprint(self, data: Texts, split: str) -> str:
         return data.facts.fingerprint
 
-    def corpora(self, folder: Path) -> list[str]:
+    def names_in(self, folder: Path) -> list[str]:
         used = files_of(str(folder))
         return [path.name for path in visible(folder) if path.is_dir() or path.absolute() in used]
-
-    def test_in(self, data: str) -> str:
-        """Return the test corpus of a directory that contains splits. Return any other directory unchanged."""
-        return data if same_place(self.find(data).train, data) else super().test_in(data)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,27 +156,26 @@ class DocumentSource(_FileSource[Documents]):
     def hold_out(self, train: Documents) -> tuple[Documents, Documents]:
         return hold_out_documents(train, self.fraction or HELD_OUT_FRACTION)
 
-    def held_out(self, splits: SplitData[Documents]) -> str:
+    def held_out_line(self, splits: SplitData[Documents]) -> str:
         """Describe the held-out validation data in one line. Documents are held out by their size, not their number."""
         return held_out_line(splits, self.unit, minimum=0)
 
-    def corpora(self, folder: Path) -> list[str]:
+    def names_in(self, folder: Path) -> list[str]:
         """Return the names of the document files in a folder, and of its subfolders with such files."""
         inside = [path for path in visible(folder) if path.is_file() or any(map(is_document_file, path.iterdir()))]
         return [path.name for path in inside if path.is_dir() or is_document_file(path)]
 
-    def find(self, data: str, validation: str | None = None, test: str | None = None) -> Splits:
-        """Find the training and validation data of a directory.
-
-        If it contains no splits, all of it is training data.
-        """
-        found = self.located(data)
-        return Splits(found.train, validation or found.validation, [])
+    def splits(self) -> Splits:
+        """Return the paths of the training and validation data. There are no test data."""
+        return super().splits()._replace(test=[])
 
     def test_in(self, data: str) -> str:
         """Return the corpus for evaluation.
 
         It is the test corpus of a directory, else its validation corpus, else `data` itself.
         """
-        found = self.located(data)
+        found = self.find(data)
         return only_test(data, found.test) or found.validation or data
+
+    def content(self, data: Documents, split: str) -> Sequence[str]:
+        return data.texts

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from manyheads.data.text.segments import Ids
 from manyheads.data.text.store import TokenStream
 from manyheads.errors import UserError
 
-Ids = NDArray[np.unsignedinteger | np.signedinteger]
 Stream = Ids | TokenStream
 # Up to this number of blocks per epoch, the order of the blocks is stored as a permutation; beyond, it is computed on
 # demand.

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -124,18 +124,14 @@ class Span(NamedTuple):
     follows: bool | None
 
 
-class Spans(Sequence[Span]):
-    """Spans of all examples of an epoch, stored as an array (`PretrainingData.places`)."""
+def _spans(places: NDArray[np.int32]) -> Sequence[Span]:
+    """Return the spans of all examples of an epoch, which are stored as an array (`PretrainingData.places`)."""
 
-    def __init__(self, places: NDArray[np.int32]) -> None:
-        self._places = places
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def __getitem__(self, index: int) -> Span:  # type: ignore[override]  # no slices
-        a, middle, b, end, follows = self._places[index].tolist()
+    def span(index: int) -> Span:
+        a, middle, b, end, follows = places[index].tolist()
         return Span(a, middle, b, end, None if follows < 0 else bool(follows))
+
+    return Lazy(range(len(places)), span)
 
 
 class TokenizedDocuments:
@@ -184,7 +180,7 @@ class TokenizedDocuments:
         def bare(index: int) -> NDArray[np.int64]:
             return np.asarray(encoded[index], dtype=np.int64)[1:-1]
 
-        rows: Any = kept if len(kept) < len(lengths) else range(len(kept))
+        rows: Sequence[int] = kept.tolist() if len(kept) < len(lengths) else range(len(kept))
         return cls(Lazy(rows, bare), lengths[kept], starts)
 
     def __len__(self) -> int:
@@ -200,7 +196,7 @@ class Epoch(Sequence[Example]):
     def __init__(self, data: PretrainingData, number: int) -> None:
         self._data, self._number = data, number
         places = data.places(number)
-        self.spans = Spans(places)
+        self.spans = _spans(places)
         a, middle, b, end = (data.tokens_before[places[:, column]] for column in range(4))
         tokens = middle - a + end - b
         self.lengths: NDArray[np.int64] = np.minimum(tokens, data.capacity) + data.rules.length - data.capacity
@@ -246,9 +242,9 @@ class PretrainingData:
     def random(self, *place: int) -> Random:
         return Random("/".join(map(str, (self.seed, *place))))
 
-    def spans(self, epoch: int) -> Spans:
+    def spans(self, epoch: int) -> Sequence[Span]:
         """Return the sentence spans of all examples of an epoch, in the order of the documents."""
-        return Spans(self.places(epoch))
+        return _spans(self.places(epoch))
 
     def places(self, epoch: int) -> NDArray[np.int32]:
         """Return the sentence spans of an epoch as an array (N, 5) with the columns a, middle, b, end and follows.

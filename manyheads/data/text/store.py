@@ -1,94 +1,75 @@
 """Files of token ids: texts are tokenized once, and later runs read the ids from the file.
 
-A file contains two consecutive .npy arrays: the offsets of all sequences, and their ids. The name of the file is a
-fingerprint of all inputs: text, tokenizer and file format. A changed input therefore gives a file with another name,
-and a file never becomes stale.
+A file contains two consecutive .npy arrays: the offsets of all sequences, and their ids.
 """
 
 from __future__ import annotations
 
 import io
 import os
-import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from manyheads.data.readers.cache import cached
 from manyheads.data.readers.column import ConcatenatedTexts
 from manyheads.data.readers.texts import Part, Texts
-from manyheads.data.text.stretches import encoder
+from manyheads.data.text.segments import Dtype, Encode, Ids, encoder
 from manyheads.data.text.tokenizers import encode_all
 from manyheads.errors import UserError
-from manyheads.files import WriteError, fingerprint, replacing
-
-T = TypeVar("T")
 
 _FORMAT = "tokens-1"  # Version of the file format. Increase it when the layout of a file changes.
 _CHUNK = 20_000  # number of texts that are encoded in one call of the tokenizer
-_STREAM = "stream-1"
+_STREAM = "stream-2"
 _CHARACTERS = 2**21  # number of characters of running text that are encoded in one call of the tokenizer
 _HEADER = 128  # size in bytes of the header of each .npy array
 
 
-class _Ids:
-    """Array of token ids at the end of a file.
+class _TokenFile:
+    """File of token ids.
 
     The ids are read, not memory-mapped, because memory-mapped pages count as memory of the process.
-    """
-
-    def __init__(self, path: Path, file: BinaryIO) -> None:
-        self.length, self.dtype = _read_header(file)
-        self._path, self._start = path, file.tell()
-        self._file = os.open(path, os.O_RDONLY)
-        weakref.finalize(self, os.close, self._file)
-
-    def check(self, valid: bool = True) -> None:
-        """Raise UserError if the size of the file is wrong, or if the rest of the file is not valid."""
-        size, expected = self._path.stat().st_size, self._start + self.length * self.dtype.itemsize
-        if size != expected or not valid:
-            raise UserError(
-                f"{self._path}: expected {expected:,} bytes, found {size:,}; delete the file, and it will be rebuilt"
-            )
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        width = self.dtype.itemsize
-        return np.frombuffer(os.pread(self._file, (stop - start) * width, self._start + start * width), self.dtype)
-
-
-@contextmanager
-def _reading(path: Path, kind: str) -> Iterator[BinaryIO]:
-    try:
-        with path.open("rb") as file:
-            yield file
-    except (ValueError, EOFError) as error:
-        raise UserError(f"{path}: not a token {kind} ({error}); delete the file, and it will be rebuilt") from None
-
-
-class TokenStore(Sequence[NDArray[np.int64]]):
-    """Sequences of token ids in a file.
-
-    `store[i]` is the i-th sequence as int64; `lengths` (N,) contains their lengths.
     """
 
     def __init__(self, path: Path) -> None:
         """Open a file of token ids. Raises UserError if it is incomplete or damaged."""
         self.path = path
-        with _reading(path, "store") as file:
-            count, offset_dtype = _read_header(file)
-            offsets = np.frombuffer(file.read(count * offset_dtype.itemsize), offset_dtype).astype(np.int64)
-            self._ids = _Ids(path, file)
+        try:
+            with path.open("rb") as file:
+                count, offset_dtype = _read_header(file)
+                offsets = np.frombuffer(file.read(count * offset_dtype.itemsize), offset_dtype).astype(np.int64)
+                self.length, self.dtype = _read_header(file)
+                self._start = file.tell()
+        except (ValueError, EOFError) as error:
+            raise UserError(f"{path}: not a token file ({error}); delete the file, and it will be rebuilt") from None
         self.lengths: NDArray[np.int64] = np.diff(offsets)
-        complete = len(offsets) == count > 0 and offsets[0] == 0 and offsets[-1] == self._ids.length
-        self._ids.check(complete and not (self.lengths < 0).any())
+        size, expected = path.stat().st_size, self._start + self.length * self.dtype.itemsize
+        complete = len(offsets) == count > 0 and offsets[0] == 0 and offsets[-1] == self.length
+        if size != expected or not complete or (self.lengths < 0).any():
+            raise UserError(
+                f"{path}: expected {expected:,} bytes, found {size:,}; delete the file, and it will be rebuilt"
+            )
         self._offsets = offsets
+        self._file = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)
+
+    def _read(self, start: int, stop: int) -> Ids:
+        width = self.dtype.itemsize
+        return np.frombuffer(os.pread(self._file, (stop - start) * width, self._start + start * width), self.dtype)
+
+
+class TokenStore(_TokenFile, Sequence[NDArray[np.int64]]):
+    """Sequences of token ids in a file.
+
+    `store[i]` is the i-th sequence as int64; `lengths` (N,) contains their lengths.
+    """
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -97,10 +78,10 @@ class TokenStore(Sequence[NDArray[np.int64]]):
         if not -len(self) <= index < len(self):
             raise IndexError(f"index {index} is out of range for {len(self):,} sequences")
         index %= len(self)
-        return self._ids.read(*self._offsets[index : index + 2].tolist()).astype(np.int64)
+        return self._read(*self._offsets[index : index + 2].tolist()).astype(np.int64)
 
     def __repr__(self) -> str:
-        return f"TokenStore({len(self):,} sequences, {self._ids.length:,} {self._ids.dtype} ids, {self.path})"
+        return f"TokenStore({len(self):,} sequences, {self.length:,} {self.dtype} ids, {self.path})"
 
     @classmethod
     def of(
@@ -112,131 +93,104 @@ class TokenStore(Sequence[NDArray[np.int64]]):
 
         identity  string that identifies the tokenizer, if it cannot be serialized as tokenizer.json
         """
-        path = cache / f"{fingerprint(chain([_FORMAT, identity or tokenizer.to_str()], texts))}.tokens"
-        if (kept := _open_existing(cls, path)) is not None:
-            return kept
-        # The largest id may exceed the vocabulary size, because ids may have gaps.
-        largest = max(tokenizer.get_vocab().values(), default=0)
-        dtype = np.dtype(np.uint16 if largest < 2**16 else np.int32)
-        ends, remaining = np.zeros(len(texts) + 1, np.int64), iter(texts)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary, temporary.open("wb") as file:
-            # This preliminary header has the same size as the final header, which replaces it at the end.
-            file.write(_header_bytes(ends.dtype, len(ends)) + ends.tobytes() + _header_bytes(dtype, 0))
-            row = 0
-            while sequences := encode_all(tokenizer, list(islice(remaining, _CHUNK))):
-                after = row + len(sequences)
-                ends[row + 1 : after + 1] = ends[row] + np.cumsum([len(ids) for ids in sequences])
-                file.write(np.fromiter(chain.from_iterable(sequences), dtype).tobytes())
-                row = after
+
+        def write(path: Path) -> None:
+            ends, remaining, row = np.zeros(len(texts) + 1, np.int64), iter(texts), 0
+            dtype = _dtype_of(tokenizer)
+
+            def chunks() -> Iterator[Ids]:
+                nonlocal row
+                while sequences := encode_all(tokenizer, list(islice(remaining, _CHUNK))):
+                    after = row + len(sequences)
+                    ends[row + 1 : after + 1] = ends[row] + np.cumsum([len(ids) for ids in sequences])
+                    row = after
+                    yield np.fromiter(chain.from_iterable(sequences), dtype)
+
+            _write(path, chunks(), dtype, ends)
             assert row == len(texts)
-            file.seek(0)
-            file.write(_header_bytes(ends.dtype, len(ends)) + ends.tobytes() + _header_bytes(dtype, int(ends[-1])))
-        return cls(path)
+
+        key = chain([_FORMAT, identity or tokenizer.to_str()], texts)
+        return cached(cache, key, ".tokens", cls, write)
 
 
-def _open_existing(open_file: Callable[[Path], T], path: Path) -> T | None:
-    """Open an existing file. Return None if it does not exist. If it is damaged, log a warning and return None."""
-    if not path.exists():
-        return None
-    try:
-        return open_file(path)
-    except ValueError as error:
-        warnings.warn(f"{error} (rebuilding it now)", stacklevel=3)
-        return None
-
-
-class TokenStream:
-    """Token ids of running text in a file.
+class TokenStream(_TokenFile):
+    """Token ids of running text in a file, as one sequence.
 
     `stream[a:b]` reads only the ids from a to b, and returns them as an array.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Open a file of running token ids. Raises UserError if it is incomplete or damaged."""
-        self.path = path
-        with _reading(path, "stream") as file:
-            self._ids = _Ids(path, file)
-        self._ids.check()
-
     def __len__(self) -> int:
-        return self._ids.length
+        return self.length
 
-    def __getitem__(self, place: slice) -> NDArray[np.unsignedinteger | np.signedinteger]:
-        start, stop, step = place.indices(self._ids.length)
+    def __getitem__(self, place: slice) -> Ids:
+        start, stop, step = place.indices(self.length)
         assert step == 1
-        return self._ids.read(start, max(start, stop))
+        return self._read(start, max(start, stop))
 
     @classmethod
     def of(cls, texts: Texts, tokenizer: Tokenizer, end: int | None, cache: Path) -> TokenStream:
         """Open the file of token ids for the running text `texts` in the directory `cache`.
 
-        If the file is missing, it is written. If an earlier process was interrupted while it wrote the file, writing
-        resumes after the last complete chunk. Each piece of text is encoded separately, so the ids depend neither on
-        the number of threads nor on interruptions.
+        If the file is missing or damaged, it is written. Each piece of text is encoded separately, so the ids do not
+        depend on the number of threads.
 
         end  token that is inserted before the first piece of each text; None: no token
         """
-        settings = [
-            _STREAM,
-            tokenizer.to_str(),
-            str(tokenizer.encode_special_tokens),
-            str(end),
-            texts.facts.fingerprint,
-        ]
-        path = cache / f"{fingerprint(settings)}.tokens"
-        if (kept := _open_existing(cls, path)) is not None:
-            return kept
-        cache.mkdir(parents=True, exist_ok=True)
-        try:
-            _write_stream(path, texts, tokenizer, end)
-        except OSError as error:
-            raise WriteError(
-                f"{path}: failed to write: {error.strerror or error}; free disk space and resume"
-            ) from error
-        return cls(path)
+        key = [_STREAM, tokenizer.to_str(), str(tokenizer.encode_special_tokens), str(end), texts.facts.fingerprint]
+
+        def write(path: Path) -> None:
+            dtype = _dtype_of(tokenizer)
+            begin = np.array([] if end is None else [end], dtype)
+            _write(path, _encoded(texts, encoder(tokenizer, dtype), begin), dtype, np.zeros(2, np.int64))
+
+        return cached(cache, key, ".tokens", cls, write)
 
 
-def _write_stream(path: Path, texts: Texts, tokenizer: Tokenizer, end: int | None) -> None:
-    """Write the token ids of running text to a partial file next to `path`, and its progress to a journal file.
+def _dtype_of(tokenizer: Tokenizer) -> Dtype:
+    # The largest id may exceed the vocabulary size, because ids may have gaps.
+    return np.dtype(np.uint16 if max(tokenizer.get_vocab().values(), default=0) < 2**16 else np.int32)
 
-    Each line of the journal contains the valid size of the partial file in bytes, and the index of the next piece
-    of text. While one thread tokenizes a chunk, the next chunk is read.
+
+def _write(path: Path, chunks: Iterable[Ids], dtype: Dtype, ends: NDArray[np.int64]) -> None:
+    """Write chunks of token ids to a file.
+
+    ends  (N + 1,) end of each sequence, which `chunks` may set as it yields ids; the last end is set here
     """
-    largest = max(tokenizer.get_vocab().values(), default=0)
-    dtype = np.dtype(np.uint16 if largest < 2**16 else np.int32)
-    partial, journal = path.with_suffix(".partial"), path.with_suffix(".journal")
-    encode, begin = encoder(tokenizer, dtype), np.array([] if end is None else [end], dtype)
 
-    def ids(parts: list[Part]) -> NDArray[Any]:
-        arrays = list[NDArray[Any]]()
-        for part, encoded in zip(parts, encode([part.content for part in parts]), strict=True):
-            arrays += [begin, encoded] if part.first else [encoded]
-        return np.concatenate(arrays)
+    def head(length: int) -> bytes:
+        return _header_bytes(ends.dtype, len(ends)) + ends.tobytes() + _header_bytes(dtype, length)
 
-    header = _header_bytes(dtype, 0)
-    size, after = _journal_position(journal, partial) or (len(header), 0)
-    with partial.open("ab") as file, journal.open("a") as log, ThreadPoolExecutor(1) as thread:
-        file.truncate(size)
-        if size == len(header):
-            file.truncate(0)
-            file.write(header)
-        pending: tuple[Future[NDArray[Any]], int] | None = None
-        for chunk in chain(_chunks(texts.parts(after)), [None]):
-            submitted = None if chunk is None else (thread.submit(ids, chunk), chunk[-1].number + 1)
+    with path.open("wb") as file:
+        # This preliminary header has the same size as the final header, which replaces it at the end.
+        start = file.write(head(0))
+        for ids in chunks:
+            file.write(ids.tobytes())
+        ends[-1] = (file.tell() - start) // dtype.itemsize
+        file.seek(0)
+        file.write(head(int(ends[-1])))
+
+
+def _encoded(texts: Texts, encode: Encode, begin: Ids) -> Iterator[Ids]:
+    """Yield the token ids of running text. While one thread tokenizes a chunk of text, the next chunk is read.
+
+    begin  ids that are inserted before the first piece of each text
+    """
+
+    def ids(parts: list[Part]) -> Ids:
+        encoded = encode([part.content for part in parts])
+        return np.concatenate(
+            [ids for part, of in zip(parts, encoded, strict=True) for ids in ([begin, of] if part.first else [of])]
+        )
+
+    with ThreadPoolExecutor(1) as thread:
+        pending: Future[Ids] | None = None
+        for chunk in _chunks(texts.parts()):
+            submitted = thread.submit(ids, chunk)
             if pending is not None:
-                size += file.write(pending[0].result().tobytes())
-                file.flush()
-                os.fsync(file.fileno())
-                log.write(f"{size} {pending[1]}\n")
-                log.flush()
+                yield pending.result()
             pending = submitted
-    with partial.open("r+b") as complete:
-        complete.write(_header_bytes(dtype, (size - len(header)) // dtype.itemsize))
-        complete.flush()
-        os.fsync(complete.fileno())
-    partial.replace(path)
-    journal.unlink()
+        if pending is not None:
+            yield pending.result()
 
 
 def _chunks(parts: Iterator[Part]) -> Iterator[list[Part]]:
@@ -255,22 +209,7 @@ def _chunks(parts: Iterator[Part]) -> Iterator[list[Part]]:
         yield chunk
 
 
-def _journal_position(journal: Path, partial: Path) -> tuple[int, int] | None:
-    """Return the last journal entry whose token ids are completely in the partial file.
-
-    Remove an incomplete last line of the journal.
-    """
-    if not journal.is_file() or not partial.is_file():
-        return None
-    content = journal.read_bytes()
-    complete = content.rfind(b"\n") + 1
-    os.truncate(journal, complete)  # Remove the incomplete line; otherwise the next entry would be appended to it.
-    places = [line.split() for line in content[:complete].decode().splitlines()]
-    partial_size = partial.stat().st_size
-    return next(((int(a), int(b)) for a, b in reversed(places) if int(a) <= partial_size), None)
-
-
-def _read_header(file: BinaryIO) -> tuple[int, np.dtype[Any]]:
+def _read_header(file: BinaryIO) -> tuple[int, Dtype]:
     """Read the .npy header of an integer array, and return the length and the dtype of the array.
 
     Raises UserError for other arrays, and if the file is too short for the array. No memory is allocated for the
@@ -288,7 +227,7 @@ def _read_header(file: BinaryIO) -> tuple[int, np.dtype[Any]]:
     return shape[0], dtype
 
 
-def _header_bytes(dtype: np.dtype[Any], length: int) -> bytes:
+def _header_bytes(dtype: Dtype, length: int) -> bytes:
     """Return an .npy header for a one-dimensional array. The header has the same size for every length of the array."""
     content = io.BytesIO()
     np.lib.format.write_array_header_1_0(

@@ -13,7 +13,7 @@ import pytest
 import lab.records
 from manyheads.data.readers.labeled import Columns
 from manyheads.data.sources.corpora import LabeledSource, ParallelSource, QuestionSource, TaggedSource
-from manyheads.data.sources.recorded import KINDS, source_of
+from manyheads.data.sources.recorded import KINDS, recorded_data
 from manyheads.data.sources.running_text import DocumentSource, TextSource
 from manyheads.data.sources.source import Source
 from papers.nonlocal_net.moving_digits import ClipSource
@@ -88,22 +88,22 @@ def test_a_saved_description_reads_the_same_splits(
     record = json.loads(json.dumps({"data": source.describe(splits)}))
     assert "validation" in source.report(splits)
     monkeypatch.chdir("/")
-    again = source_of(record)
+    again = recorded_data(record)
     assert again is not None
-    assert type(again) is type(source)
+    assert type(again.source) is type(source)
     labels = LABELS.get(source.kind, ())
     for split, data in splits.known.items():
         if split != "train":
-            assert [*source.content(again.read_again(split, labels=labels), split)] == [*source.content(data, split)]
-    other = again.read_evaluation_data(str(tmp_path / "data"), labels=labels)
+            assert [*source.content(again.read(split, labels=labels), split)] == [*source.content(data, split)]
+    other = again.source.read_other(str(tmp_path / "data"), labels=labels)
     assert [*source.content(other, "test")] == [*source.content(splits.test, "test")]
     (file,), (train,) = ((tmp_path / "data").glob(f"{split}.*") for split in ("test", "train"))
     file.write_text(train.read_text())
     with pytest.raises(ValueError, match=rf"{file}: the test data changed since the run; .*--data {file}"):
-        again.read_again("test", labels=labels)
+        again.read("test", labels=labels)
     file.unlink()
     with pytest.raises(FileNotFoundError, match="no such file"):
-        again.read_again("test", labels=labels)
+        again.read("test", labels=labels)
 
 
 def test_two_files_are_reread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,10 +112,10 @@ def test_two_files_are_reread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     source = ParallelSource(source="de", target="en", data="a.de,a.en", test="t.de,t.en")
     record = {"data": source.describe(source.read())}
     monkeypatch.chdir("/")
-    again = source_of(record)
+    again = recorded_data(record)
     assert again is not None
-    assert again.read_again().targets == ["d"]
-    assert len(again.read_again("validation")) > 0
+    assert again.read().targets == ["d"]
+    assert len(again.read("validation")) > 0
 
 
 def test_documents_can_have_validation_data_only(tmp_path: Path) -> None:
@@ -123,11 +123,11 @@ def test_documents_can_have_validation_data_only(tmp_path: Path) -> None:
     train, other = str(tmp_path / "train.txt"), str(tmp_path / "other.csv")
     for source in (DocumentSource(data=train), DocumentSource(data=train, validation=other, column="body")):
         splits = source.read()
-        again = source_of({"data": source.describe(splits)})
+        again = recorded_data({"data": source.describe(splits)})
         assert again is not None
-        assert again.read_again("validation") == splits.validation
+        assert again.read("validation") == splits.validation
         with pytest.raises(ValueError, match="was trained without test data; give some with --data"):
-            again.read_again("test")
+            again.read("test")
 
 
 @pytest.mark.parametrize(
@@ -161,18 +161,19 @@ def test_every_record_names_its_data(subtests: pytest.Subtests) -> None:
 
 
 def _tells_its_data(record: dict[str, Any]) -> None:
-    source = source_of(record, *OF_PAPERS)
+    recorded = recorded_data(record, *OF_PAPERS)
     if not record["data"]:
-        assert source is None
+        assert recorded is None
         return
-    assert source is not None
+    assert recorded is not None
+    source, prints = recorded.source, recorded.fingerprints
     assert KINDS.get(source.kind) is type(source) or type(source) in OF_PAPERS
-    assert set(source.recorded.values()) <= set(record["data"]["fingerprints"].values())
+    assert set(prints.values()) <= set(record["data"]["fingerprints"].values())
     named = getattr(source, "columns", None)
     columns = {} if named is None else {"columns": asdict(named)}
-    now = {**source.__dict__, "kind": source.kind, "fingerprints": source.recorded, **columns}
-    again = source_of({"data": now}, *OF_PAPERS)
-    assert again == source
+    now = {**source.__dict__, "kind": source.kind, "fingerprints": prints, **columns}
+    again = recorded_data({"data": now}, *OF_PAPERS)
+    assert again == recorded
 
 
 def test_a_record_opens_no_untrusted_path(tmp_path: Path) -> None:
@@ -185,10 +186,10 @@ def test_a_record_opens_no_untrusted_path(tmp_path: Path) -> None:
         ({"fingerprints": {}}, "was trained without test data"),
         ({"fingerprints": {"test": "a"}}, "changed since the run"),
     ):
-        foreign = source_of({"data": {**description, **change}})
+        foreign = recorded_data({"data": {**description, **change}})
         assert foreign is not None
         with pytest.raises((ValueError, FileNotFoundError), match=message):
-            foreign.read_again()
+            foreign.read()
 
 
 @pytest.mark.parametrize(
@@ -203,13 +204,13 @@ def test_a_record_opens_no_untrusted_path(tmp_path: Path) -> None:
 )
 def test_a_damaged_record_is_rejected(data: Any) -> None:
     with pytest.raises(ValueError, match=r"result\.json is damaged and does not describe the run's data .*--data"):
-        source_of({"data": data})
+        recorded_data({"data": data})
 
 
 def test_a_record_without_data_has_no_source() -> None:
-    assert source_of({}) is None
-    assert source_of({"data": {}}) is None
-    assert source_of({"data": {"kind": "nonsense"}}) is None
+    assert recorded_data({}) is None
+    assert recorded_data({"data": {}}) is None
+    assert recorded_data({"data": {"kind": "nonsense"}}) is None
 
 
 @pytest.mark.parametrize("kind", [ParallelSource, LabeledSource, TaggedSource])
@@ -246,10 +247,10 @@ def test_several_directories_are_found_from_anywhere(tmp_path: Path, monkeypatch
     source = TextSource(data="one,two", validation="three")
     record = {"data": source.describe(source.read())}
     monkeypatch.chdir("/")
-    again = source_of(record)
+    again = recorded_data(record)
     assert again is not None
-    assert again.read().train.texts == ["of one\n", "of two\n"]
-    assert again.read_again("validation").texts == ["of three\n"]
+    assert again.source.read().train.texts == ["of one\n", "of two\n"]
+    assert again.read("validation").texts == ["of three\n"]
 
 
 def test_a_sample_has_every_label(tmp_path: Path) -> None:
@@ -262,3 +263,15 @@ def test_a_sample_has_every_label(tmp_path: Path) -> None:
         ValueError, match="^items=1: the sample has no item with the label '.*' and 1 more; use more items"
     ):
         LabeledSource(data=data, sample=1).read()
+
+
+@pytest.mark.parametrize("kind", [LabeledSource, TaggedSource, QuestionSource, TextSource, DocumentSource])
+def test_a_missing_split_is_reported_before_other_data_are_read(
+    tmp_path: Path, kind: Callable[..., Source[Any]]
+) -> None:
+    write(tmp_path, train_tsv="damaged\n")
+    given = {"data": str(tmp_path / "train.tsv"), "validation": str(tmp_path / "absent.tsv")}
+    with pytest.raises(
+        FileNotFoundError, match=r"absent\.tsv: no such file or directory; give .*, or a directory with train"
+    ):
+        kind(**given).read()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from manyheads import cli
-from manyheads.data.sources.recorded import source_of
+from manyheads.data.sources.recorded import recorded_data
 from manyheads.models.nonlocal_net import NonLocalNet
 from manyheads.models.presets import build, preset
 from manyheads.runs.options import Run
@@ -19,7 +19,7 @@ from manyheads.tasks import train as training
 from manyheads.tasks.comparison import compare
 from manyheads.tasks.evaluation import evaluate
 from manyheads.training.distributed import distributed_context
-from manyheads.training.faults import BatchTooLargeError, reraise_oom
+from manyheads.training.step import BatchTooLargeError, reraise_oom
 from papers.command import run as run_command
 from papers.nonlocal_net.__main__ import main
 from papers.nonlocal_net.moving_digits import Clips, ClipSource
@@ -105,7 +105,7 @@ def test_the_baseline_has_no_blocks_and_the_command_says_so() -> None:
 def test_impossible_clips_are_refused(run: Path, tmp_path: Path) -> None:
     record = {"data": {"kind": "clips", "size": 10_000_000, "frames": 1000, "side": 1000}}
     with pytest.raises(ValueError, match="in all clips together, found 10,"):
-        source_of(record, ClipSource)
+        recorded_data(record, ClipSource)
     with pytest.raises(ValueError, match="cannot start from another model"):
         train("moving-digits", {}, out=tmp_path / "x", init=str(run))
 

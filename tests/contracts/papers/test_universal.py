@@ -12,7 +12,7 @@ import torch
 import manyheads
 from manyheads import directory
 from manyheads.core.runtime import prepare
-from manyheads.data.sources.recorded import source_of
+from manyheads.data.sources.recorded import recorded_data
 from manyheads.inference import CompiledModel
 from manyheads.models.universal import Universal
 from manyheads.runs.run import planned_model
@@ -147,7 +147,7 @@ def test_digit_tests_are_ordered_by_length() -> None:
 )
 def test_a_record_of_impossible_strings_is_damaged(settings: dict[str, Any], fault: str) -> None:
     with pytest.raises(ValueError, match=rf"result\.json is damaged .*{fault}"):
-        source_of({"data": {"kind": "digits", **settings}}, DigitSource)
+        recorded_data({"data": {"kind": "digits", **settings}}, DigitSource)
 
 
 def test_scores_are_counted_correctly(run: Path) -> None:

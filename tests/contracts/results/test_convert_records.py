@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lab.convert_records import converted
-from manyheads.data.sources.recorded import source_of
+from manyheads.data.sources.recorded import recorded_data
 
 METRICS = {"loss": {"value": 1.5, "signature": "validation"}, "bleu_13a": {"value": 30.0, "signature": "nrefs:1"}}
 PRINTS = {"train": "9e7c4258f013127b", "validation": "a8bbe9016ffd066a", "test": "e1ca01fbbaddd39d"}
@@ -43,9 +43,9 @@ def test_an_old_record_gets_todays_form(data: dict[str, Any], expected: dict[str
     assert now["data"]["fingerprints"] == PRINTS
     assert (now["overrides"], now["scored"]) == ({"training.optimizer": "adam"}, "test")
     assert (now["metrics"], now["validation"]) == (METRICS, {"loss": METRICS["loss"]})
-    source = source_of(now)
-    assert source is not None
-    assert source.recorded == PRINTS
+    recorded = recorded_data(now)
+    assert recorded is not None
+    assert recorded.fingerprints == PRINTS
     assert converted(now) == now
 
 

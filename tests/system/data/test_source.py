@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from manyheads.data.sources.corpora import ParallelSource, TaggedSource
-from manyheads.data.sources.recorded import source_of
+from manyheads.data.sources.recorded import recorded_data
 from manyheads.data.sources.running_text import TextSource
 from manyheads.data.sources.source import Source
 from manyheads.files import fingerprint
@@ -24,13 +24,13 @@ from tests.contracts.data.test_source import RUNS
 )  # fmt: skip
 def test_embedded_data_are_reproducible(source: Source[Any]) -> None:
     splits = source.read()
-    again = source_of({"data": source.describe(splits)}, DigitSource)
+    again = recorded_data({"data": source.describe(splits)}, DigitSource)
     assert again is not None
-    assert [*source.content(again.read_again(), "test")] == [*source.content(splits.test, "test")]
-    other = source_of({"data": {**source.describe(splits), "seed": 5, "share": 0.3}}, DigitSource)
+    assert [*source.content(again.read(), "test")] == [*source.content(splits.test, "test")]
+    other = recorded_data({"data": {**source.describe(splits), "seed": 5, "share": 0.3}}, DigitSource)
     assert other is not None
     with pytest.raises(ValueError, match="the embedded corpus: the test data changed since the run"):
-        other.read_again()
+        other.read()
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,7 @@ def test_embedded_data_are_reproducible(source: Source[Any]) -> None:
 )  # fmt: skip
 def test_test_data_of_records_are_reproducible(name: str) -> None:
     record = json.loads((RUNS[0].parent / f"{name}.json").read_text(encoding="utf-8"))
-    source = source_of(record, DigitSource)
-    assert source is not None
-    assert fingerprint(source.content(source.read_again(), "test")).startswith(record["data"]["fingerprints"]["test"])
+    recorded = recorded_data(record, DigitSource)
+    assert recorded is not None
+    content = recorded.source.content(recorded.read(), "test")
+    assert fingerprint(content).startswith(record["data"]["fingerprints"]["test"])

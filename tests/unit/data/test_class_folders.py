@@ -10,6 +10,7 @@ from manyheads import cli
 from manyheads.data.readers.labeled import Columns, Labeled, read_labeled
 from manyheads.data.readers.splits import SplitData
 from manyheads.data.sources.corpora import LabeledSource
+from manyheads.data.sources.recorded import RecordedData
 
 IMDB = ("negative", "positive")
 
@@ -81,8 +82,8 @@ def test_class_folders_without_splits_are_held_out_by_hash(tmp_path: Path) -> No
     assert splits.train.skips == {
         f"{data}: texts outside of class folders": 1, f"{data / 'en'}: files that are not .txt": 1,
     }  # fmt: skip
-    assert len(LabeledSource().read_evaluation_data(str(data))) == 180
-    assert len(LabeledSource().read_evaluation_data(str(acl(tmp_path)))) == 6, "of a directory of splits the test data"
+    assert len(LabeledSource().read_other(str(data))) == 180
+    assert len(LabeledSource().read_other(str(acl(tmp_path)))) == 6, "of a directory of splits the test data"
 
 
 def test_a_record_finds_its_texts(tmp_path: Path) -> None:
@@ -90,11 +91,11 @@ def test_a_record_finds_its_texts(tmp_path: Path) -> None:
     told = source.describe(source.read())
     keys = ("data", "validation", "test")
     assert [Path(told[key]).name for key in keys] == ["train", "val", "test"]
-    again = LabeledSource(**{key: told[key] for key in keys}, names=IMDB, recorded=told["fingerprints"])
-    assert again.read_again("test").texts == source.read().test.texts  # type: ignore[union-attr]
+    again = RecordedData(LabeledSource(**{key: told[key] for key in keys}, names=IMDB), told["fingerprints"])
+    assert again.read("test").texts == source.read().test.texts  # type: ignore[union-attr]
     write(tmp_path / "aclImdb", {"test/pos/0_0.txt": "another"})
     with pytest.raises(ValueError, match="the test data changed since the run"):
-        again.read_again("test")
+        again.read("test")
 
 
 @pytest.mark.parametrize(
@@ -107,8 +108,8 @@ def test_a_record_finds_its_texts(tmp_path: Path) -> None:
         ({"train/pos/9_9.txt": "long " * 250_000}, r"9_9\.txt:1: the text is longer than 1,000,000 characters: it has"),
         ({"train/pos/9_9.txt": b"long " * 1_000_000}, r"9_9\.txt:1: the text is longer than 1,000,000 "
                                                       r"characters; split"),
-        ({"train/good/1.txt": "x"}, r"train/good/1\.txt:1: expected one of the labels negative, positive, "
-                                    r"found 'good'"),
+        ({"train/good/1.txt": "x"}, r"train/good/1\.txt:1: expected one of the labels negative, positive "
+                                    r"\(0 to 1\), found 'good'"),
         ({"train/positive/.keep": ""}, r"train: class folder 'positive': contains no \.txt file; add texts"),
         ({"test/other/1.dat": ""}, r"test: class folder 'other': contains no \.txt file"),
     ],

@@ -14,7 +14,7 @@ from manyheads.data.images.source import ImageSource
 from manyheads.data.readers.memory import IN_MEMORY
 from manyheads.data.readers.splits import hash_of
 from manyheads.data.sources.corpora import LabeledSource, QuestionSource, TaggedSource
-from manyheads.data.sources.recorded import source_of
+from manyheads.data.sources.recorded import recorded_data
 from manyheads.data.sources.running_text import DocumentSource, TextSource
 from manyheads.data.sources.source import Source
 
@@ -72,9 +72,9 @@ def test_documents_are_held_out_by_size(tmp_path: Path) -> None:
     sentences = [s for data in (splits.train, splits.validation) for text in data.documents for s in text]
     assert sorted(sentences) == sorted(line for path in folder.iterdir() for line in path.read_text().splitlines())
     record = json.loads(json.dumps({"data": source.describe(splits)}))
-    again = source_of(record)
+    again = recorded_data(record)
     assert again is not None
-    assert again.read_again("validation") == splits.validation
+    assert again.read("validation") == splits.validation
 
 
 def test_impossible_held_out_data_are_refused(tmp_path: Path) -> None:
@@ -174,9 +174,9 @@ def test_each_frequent_label_has_validation_items(
     assert len(splits.validation) == pytest.approx(0.05 * (1200 + count), abs=5)
     message = f"stratified the validation data by label, because a split by hash would have 0 of the {count} items with"
     assert (message in caplog.text) == (held > 0)
-    recorded = source_of({"data": json.loads(json.dumps(source.describe(splits)))})
+    recorded = recorded_data({"data": json.loads(json.dumps(source.describe(splits)))})
     assert recorded is not None
-    assert recorded.read_again("validation").texts == splits.validation.texts
+    assert recorded.read("validation").texts == splits.validation.texts
 
 
 def test_images_are_stratified_too() -> None:

@@ -198,7 +198,7 @@ def test_missing_columns_and_invalid_names_are_rejected(tmp_path: Path) -> None:
     file = write(tmp_path / "c.tsv", "text\tlabel\na\t7\n")
     with pytest.raises(ValueError, match=r"c\.tsv:2: expected a column 'body', found 'text', 'label'"):
         read_labeled(file, Columns(text="body"))
-    with pytest.raises(ValueError, match=r"c\.tsv:2: expected one of the labels no, yes, found '7'"):
+    with pytest.raises(ValueError, match=r"c\.tsv:2: expected one of the labels no, yes \(0 to 1\), found '7'"):
         read_labeled(file, names=("no", "yes"))
     with pytest.raises(FileNotFoundError, match="no such file"):
         read_labeled(tmp_path / "absent.tsv")

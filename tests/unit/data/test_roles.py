@@ -262,7 +262,7 @@ def test_test_data_are_never_training_data(tmp_path: Path) -> None:
     for name in ("Train", "Val"):
         as_text(tmp_path, name, name, 0)
     with pytest.raises(ValueError, match="found no test data; give the test file itself"):
-        TextSource().read_evaluation_data(str(tmp_path))
-    assert DocumentSource().read_evaluation_data(str(tmp_path)).texts == ["Val data"]
+        TextSource().read_other(str(tmp_path))
+    assert DocumentSource().read_other(str(tmp_path)).texts == ["Val data"]
     as_text(tmp_path, "Test", "Test", 0)
-    assert TextSource().read_evaluation_data(str(tmp_path)).texts == ["Test data\n"]
+    assert TextSource().read_other(str(tmp_path)).texts == ["Test data\n"]

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models
 
-from manyheads.data.text import store as store_module
 from manyheads.data.text.store import TokenStore, TokenStream
 from manyheads.data.text.tokenizers import encode_all, train_bpe
 
@@ -86,9 +85,9 @@ def test_sizes_from_a_header_are_not_allocated(tmp_path: Path, shape: str) -> No
     for kind in ("<i8", "|O"):
         header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117).encode() + b"\n"
         (tmp_path / "a").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(24))
-        with pytest.raises(ValueError, match="not a token store .*; delete the file, and it will be rebuilt"):
+        with pytest.raises(ValueError, match="not a token file .*; delete the file, and it will be rebuilt"):
             TokenStore(tmp_path / "a")
-        with pytest.raises(ValueError, match="not a token stream .*; delete the file, and it will be rebuilt"):
+        with pytest.raises(ValueError, match="not a token file .*; delete the file, and it will be rebuilt"):
             TokenStream(tmp_path / "a")
 
 
@@ -98,13 +97,3 @@ def test_offsets_stay_within_the_store(tmp_path: Path) -> None:
         np.save(file, np.arange(3, dtype=np.uint16))
     with pytest.raises(ValueError, match="delete the file, and it will be rebuilt"):
         TokenStore(tmp_path / "a")
-
-
-def test_a_truncated_line_of_the_journal_is_not_extended(tmp_path: Path) -> None:
-    partial, journal = tmp_path / "ids.partial", tmp_path / "ids.journal"
-    partial.write_bytes(b"x" * 1000)
-    journal.write_text("400 2\n500 3")  # of "500 36"
-    assert store_module._journal_position(journal, partial) == (400, 2)
-    with journal.open("a") as file:
-        file.write("600 4\n")
-    assert store_module._journal_position(journal, partial) == (600, 4)

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import manyheads
 from manyheads import cli
 from manyheads.data.embedded.standard_library import source_files
-from manyheads.data.sources.recorded import source_of
+from manyheads.data.sources.recorded import recorded_data
 from manyheads.tasks.comparison import compare
 from manyheads.tasks.evaluation import evaluate
 from manyheads.tasks.language.recipes import TINY_SHAKESPEARE, TINY_SHAKESPEARE_GPU
@@ -40,9 +40,9 @@ SMALL: dict[str, Any] = {
 
 def sizes(result: dict[str, Any]) -> dict[str, int]:
     """Return the size in bytes of each recorded split."""
-    source = source_of(result)
-    assert source is not None
-    return {name: texts.bytes for name, texts in source.read().known.items()}
+    recorded = recorded_data(result)
+    assert recorded is not None
+    return {name: texts.bytes for name, texts in recorded.source.read().known.items()}
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import torch
 from manyheads.core.config import as_dict
 from manyheads.data.images.checking import read_checks
 from manyheads.data.readers.texts import read_texts
-from manyheads.data.sources.recorded import KINDS, source_of
+from manyheads.data.sources.recorded import KINDS, recorded_data
 from manyheads.data.sources.source import UNRECORDED
 from manyheads.data.text.store import TokenStore, TokenStream
 from manyheads.runs.overrides import apply, from_arguments, from_file
@@ -21,30 +21,30 @@ from manyheads.tasks.evaluation import record_of
 from manyheads.training.checkpoints import Checkpoints
 from manyheads.training.run_directory import describe_unfinished
 from manyheads.training.run_log import read_metrics
-from manyheads.training.state import WINDOW, Counters, capture, restore
+from manyheads.training.state import Counters, capture, restore
 from papers.recipes import ALL as RECIPES
 from tests.stress.fuzzing.inputs import Files, read
 from tests.stress.fuzzing.targets.data import PAIRS, ROWS, TAGGED, encoded, jsonl
 from tests.stress.fuzzing.targets.target import Target
 
 
-def _parts() -> tuple[Any, Any, Any, dict[str, Any]]:
+def _parts() -> tuple[Any, Any]:
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(1, 3)).sum().backward()
     optimizer.step()
-    return model, optimizer, torch.zeros(len(WINDOW), dtype=torch.float64), {}
+    return model, optimizer
 
 
 def _checkpoints(folder: Path) -> list[Files]:
     state = folder / "run" / "state"
     state.mkdir(parents=True, exist_ok=True)
-    model, optimizer, window, _ = _parts()
+    model, optimizer = _parts()
     with Checkpoints(state) as checkpoints:
         for step in (4, 8):
             snapshot = checkpoints.snapshot(step, dict(model.state_dict()))
-            tensors, content = capture(model, optimizer, Counters(), window, {})
+            tensors, content = capture(model, optimizer, Counters(), {})
             checkpoints.save(step, tensors, content, [snapshot])
         checkpoints.wait()
     (state / "command.json").write_text(json.dumps("manyheads train x --resume"))
@@ -61,8 +61,8 @@ def _checkpoint(folder: Path) -> None:
         last = checkpoints.latest()
     if last is not None:
         content, tensors = last
-        model, optimizer, window, moving = _parts()
-        restore(model, optimizer, window, moving, tensors, content)
+        model, optimizer = _parts()
+        restore(model, optimizer, {}, tensors, content)
 
 
 QUESTIONS = [
@@ -100,12 +100,12 @@ def _records(_: Path) -> list[Files]:
 def _record(folder: Path) -> None:
     """Look for the data of a foreign record. The data never match the record's fingerprint."""
     os.chdir(folder)
-    source = source_of(record_of(folder))
-    if source is None or max(getattr(source, name, 0) for name in ("size", "tested")) > 10_000:
+    recorded = recorded_data(record_of(folder))
+    if recorded is None or max(getattr(recorded.source, name, 0) for name in ("size", "tested")) > 10_000:
         return  # an embedded corpus with millions of items takes too long
     for split in ("test", "validation"):
         try:
-            source.read_again(split)
+            recorded.read(split)
         except (ValueError, OSError) as error:
             told = str(error)
             if "changed since the run" not in told and "no such file" not in told and "without" not in told:

@@ -14,7 +14,7 @@ from PIL import Image
 from manyheads.data.images.labeled_images import digits, read_images
 from manyheads.data.images.source import ImageSource
 from manyheads.data.readers.splits import SplitData
-from manyheads.data.sources.recorded import source_of
+from manyheads.data.sources.recorded import recorded_data
 from tests.support.pictures import LABELS, PNGS, as_idx_gz, as_parquet, encoded, many, noise
 
 
@@ -128,9 +128,9 @@ def test_numeric_class_names_are_scored_on_test_data(tmp_path: Path) -> None:
     many(tmp_path / "test", 4, first=200)  # of other labels
     source = ImageSource(data=str(tmp_path), skip_bad_lines=True)
     splits = source.read()
-    again = source_of({"data": source.describe(splits)})
+    again = recorded_data({"data": source.describe(splits)})
     assert again is not None
-    test = again.read_again("test", labels=splits.train.names)
+    test = again.read("test", labels=splits.train.names)
     assert splits.test is not None
     assert (test.labels, len(test)) == (splits.test.labels, 10)
 

@@ -1,11 +1,11 @@
-"""Exhaustive check of encoding in stretches on all short texts."""
+"""Exhaustive check of encoding in segments on all short texts."""
 
 from __future__ import annotations
 
 from itertools import product
 
-from manyheads.data.text.stretches import encoder
-from tests.unit.data.test_stretches import DTYPE, TOKENIZER
+from manyheads.data.text.segments import encoder
+from tests.unit.data.test_segments import DTYPE, TOKENIZER
 
 
 def test_short_texts_of_every_character_class() -> None:

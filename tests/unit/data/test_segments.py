@@ -1,4 +1,4 @@
-"""Encoding in stretches gives the same ids as encoding the whole text with the library."""
+"""Encoding in segments gives the same ids as encoding the whole text with the library."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
-from manyheads.data.text import stretches
-from manyheads.data.text.stretches import CachedTokenizer, encoder, is_separable
+from manyheads.data.text import segments
+from manyheads.data.text.segments import CachedTokenizer, encoder, is_separable
 from manyheads.data.text.tokenizers import train_bpe, train_byte_bpe
 
 WORDS = [
@@ -59,7 +59,7 @@ TOKENIZER = train_byte_bpe(texts(0), 400)
 
 
 def test_ids_equal_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stretches, "MAX_CACHED", 30)  # and what is known is forgotten now and then
+    monkeypatch.setattr(segments, "MAX_CACHED", 30)  # and what is known is forgotten now and then
     encode = encoder(TOKENIZER, DTYPE)
     assert isinstance(encode, CachedTokenizer)
     for seed in range(20):
