@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import textwrap
 
-from manyheads.cli.loading import PRECISION, PROCESSES, in_processes, model_for, test_data
+from manyheads.cli.loading import PRECISION, PROCESSES, data_options, in_processes, model_for
 from manyheads.cli.output import document, table
 from manyheads.cli.parser import JSON, Positional, Verbs
 
@@ -16,7 +16,7 @@ def add(verbs: Verbs) -> None:
     verbs.add(
         "compare", _compare, "compare two runs by paired bootstrap, and list the items that changed most",
         Positional("FIRST", "a run"), Positional("SECOND", "another run"), JSON,
-        *test_data("the first run"), PRECISION, PROCESSES,
+        *data_options("the first run"), PRECISION, PROCESSES,
         example="manyheads compare runs/first runs/second",
     )  # fmt: skip
 

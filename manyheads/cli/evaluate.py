@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from manyheads.cli.loading import PRECISION, PROCESSES, ensemble, in_processes, model_for, test_data
+from manyheads.cli.loading import PRECISION, PROCESSES, data_options, ensemble, in_processes, model_for
 from manyheads.cli.output import check_file, document, print_metrics, table
 from manyheads.cli.parser import JSON, MODEL, Flag, Option, Verbs
 from manyheads.errors import UserError
@@ -17,7 +17,7 @@ SHARES = ("precision", "recall", "f1")
 
 def add(verbs: Verbs) -> None:
     verbs.add(
-        "evaluate", _evaluate, "score a model on test data", MODEL, JSON, *test_data("the run"),
+        "evaluate", _evaluate, "score a model on test data", MODEL, JSON, *data_options("the run"),
         Flag("--by-label", "also print precision, recall and F1 of each label or entity type"),
         Option("--confusion", "FILE.png|-", "draw the confusion matrix; -: print it as a table"),
         Option("--errors", "FILE.csv|.png", "write the wrong predictions as a table, or the wrong images as a sheet",

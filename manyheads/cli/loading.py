@@ -45,7 +45,7 @@ def in_processes(verb: Callable[[argparse.Namespace], None]) -> Callable[[argpar
     return run
 
 
-def test_data(default: str) -> tuple[Argument, ...]:
+def data_options(default: str) -> tuple[Argument, ...]:
     """Return the options of a command that scores runs.
 
     default  the test data without --data, as its help names them
