@@ -34,13 +34,12 @@ def _thin(config: ImageConfig, width: int) -> ImageConfig:
     return replace(config, model={**config.model, **sizes})
 
 
-PLAIN, LOCAL = (RECIPES[f"cifar10/{name}"].config for name in ("resnet", "local-attention"))
+CONFIGS = {name: recipe.config for name, recipe in RECIPES.items() if isinstance(recipe.config, ImageConfig)}
+PLAIN, LOCAL = (CONFIGS[f"cifar10/{name}"] for name in ("resnet", "local-attention"))
 MODELS: dict[str, ImageConfig] = {
-    **{
-        f"cifar10/{name}": RECIPES[f"cifar10/{name}"].config for name in ("resnet", "se", "nonlocal", "local-attention")
-    },
-    "cifar10/conv-attention, downsample=4": replace(RECIPES["cifar10/conv-attention"].config, model={"downsample": 4}),
-    **{f"cifar10/{name}": RECIPES[f"cifar10/{name}"].config for name in ("vit", "deit")},
+    **{f"cifar10/{name}": CONFIGS[f"cifar10/{name}"] for name in ("resnet", "se", "nonlocal", "local-attention")},
+    "cifar10/conv-attention, downsample=4": replace(CONFIGS["cifar10/conv-attention"], model={"downsample": 4}),
+    **{f"cifar10/{name}": CONFIGS[f"cifar10/{name}"] for name in ("vit", "deit")},
     **{f"cifar10/resnet, 3 blocks, {w} wide": _thin(PLAIN, w) for w in (8, 16, 24)},
     **{f"cifar10/local-attention, 3 blocks, {w} wide": _thin(LOCAL, w) for w in (8, 16, 24)},
 }

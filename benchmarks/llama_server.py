@@ -18,21 +18,21 @@ from typing import Any
 
 import httpx2
 
-from benchmarks.peers.llama_cpp import KINDS
 from manyheads import directory
 from manyheads.export.gguf import write_gguf
+from manyheads.export.graphs import Weights
 from manyheads.models.gpt import GPT
 
 CONTEXT = 256  # tokens of each client
 
 
 @contextmanager
-def serving(program: Path, model: Path, precision: str, clients: int, threads: int) -> Iterator[str]:
+def serving(program: Path, model: Path, precision: Weights, clients: int, threads: int) -> Iterator[str]:
     """The address of a server of the GPT in a directory; it takes so many requests at once."""
     loaded = directory.load(model)
     assert isinstance(loaded.model, GPT)
     file = model.parent / "model.gguf"
-    write_gguf(file, loaded.model, loaded.tokenizer, KINDS[precision])
+    write_gguf(file, loaded.model, loaded.tokenizer, precision)
     port = 8391
     command: list[Any] = [
         program, "--model", file, "--port", port, "--parallel", clients, "--ctx-size", clients * CONTEXT,

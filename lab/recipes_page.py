@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 from typing import Any
 
+from manyheads.core.config import plain
 from manyheads.runs.meanings import meaning
-from manyheads.runs.overrides import as_dict, leaves, setting_words
+from manyheads.runs.overrides import leaves, setting_words
 from manyheads.tasks.measured import measured
 from manyheads.tasks.registry import FAMILIES, RECIPES
 from manyheads.training.config import TrainingConfig
@@ -52,7 +53,7 @@ def settings_tables() -> str:
 
 def _defaults(kind: Any) -> dict[str, Any]:
     values = {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in fields(kind)}
-    return dict(leaves({name: as_dict(value) for name, value in values.items() if name != "training"}))
+    return dict(leaves({name: plain(value) for name, value in values.items() if name != "training"}))
 
 
 def _table(config: Any, prefix: str, defaults: dict[str, Any]) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from functools import cache, wraps
 from numbers import Integral, Real
 from os import PathLike
@@ -16,7 +15,7 @@ from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from manyheads.core.config import Hint
-from manyheads.errors import UserError
+from manyheads.errors import UserError, nearest
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -55,9 +54,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         valid = [name for name in signature.parameters if name != "self"]
         for name in options:
             if name not in valid:
-                close = get_close_matches(name, valid, n=1)
-                hint = f"did you mean {close[0]}?" if close else f"expected one of {', '.join(valid)}"
-                raise TypeError(f"{function.__qualname__}() has no option {name!r}: {hint}")
+                raise TypeError(f"{function.__qualname__}() has no option {name!r}: {nearest(name, valid)}")
         given = dict(zip(signature.parameters, args, strict=False)) | options
         for name, value in given.items():
             if expected := _expected(value, hints()[name]):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 
 
 class UserError(ValueError):
@@ -17,6 +18,11 @@ class UserError(ValueError):
     index: int | None = None
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Return True for an out-of-memory error of Python or PyTorch. On a CPU, PyTorch raises a plain RuntimeError."""
+    return type(error).__name__ in ("MemoryError", "OutOfMemoryError") or "can't allocate memory" in str(error)
+
+
 class MissingExtra(UserError):
     """Error for a missing library that belongs to an optional extra of the package."""
 
@@ -26,6 +32,18 @@ def shown(names: Iterable[object], limit: int = 4) -> str:
     words = list(map(str, names))
     more = f" and {len(words) - limit:,} more" if len(words) > limit else ""
     return ", ".join(words[:limit]) + more
+
+
+def similar(word: str, valid: Iterable[str]) -> str:
+    """Return the valid name that is most similar to a mistyped one; empty if none is similar."""
+    return next(iter(get_close_matches(word, list(valid), n=1)), "")
+
+
+def nearest(word: str, valid: Iterable[str]) -> str:
+    """Return the end of an error message about an unknown name: the most similar valid name, or all valid names."""
+    names = list(valid)
+    close = similar(word, names)
+    return f"did you mean {close}?" if close else f"valid are {', '.join(names)}"
 
 
 @contextmanager

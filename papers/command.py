@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import manyheads
 from manyheads.cli.parser import Format, Parser
 from manyheads.cli.reporting import exit_status, log_lines
-from manyheads.cli.train import add_options
+from manyheads.cli.train import TRAIN_OPTIONS
 from manyheads.cli.train import train as train_recipe
 from manyheads.errors import UserError
 from manyheads.runs.recipe import Recipe
@@ -31,7 +31,8 @@ def train(recipes: Mapping[str, Recipe], arguments: list[str]) -> None:
     )  # fmt: skip
     parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="name of a recipe")
     parser.add_argument("rest", metavar="key=value", nargs="*", help="settings such as steps=100; --dry-run lists them")
-    add_options(parser)
+    for option in TRAIN_OPTIONS:
+        option.add_to(parser)
     options = parser.parse_intermixed_args(arguments)
     if options.recipe is None and not options.resume:
         parser.error(f"expected a recipe: {', '.join(recipes)}")

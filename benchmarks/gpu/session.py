@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.ceilings import Ceilings
 from manyheads.core.runtime import ComputeConfig, prepare
-from manyheads.training.faults import BatchTooLargeError
+from manyheads.training.step import BatchTooLargeError
 
 ROUNDS = 3
 SECONDS = 1.0  # of a round at least

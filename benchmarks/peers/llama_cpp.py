@@ -14,7 +14,6 @@ from manyheads.export.gguf import write_gguf
 from manyheads.models.gpt import GPT
 
 SETTINGS: Mapping[str, str] = {"q8_0": "int8"}
-KINDS: Mapping[str, str] = {"int8": "Q8_0", "float32": "F32"}  # of its tensors, by precision
 
 _kept: list[Any] = []  # the library holds no reference to what it calls
 
@@ -29,7 +28,7 @@ def decoder(model: GPT, rows: int, capacity: int, threads: int) -> tuple[Callabl
     llama.llama_log_set(_kept[-1], None)  # it tells pages of every file that it opens
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "model.gguf")
-        write_gguf(file, model, None, KINDS["int8"])
+        write_gguf(file, model, None, "int8")
         how = llama.llama_model_default_params()
         how.use_mmap = False
         loaded = llama.llama_model_load_from_file(str(file).encode(), how)

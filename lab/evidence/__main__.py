@@ -18,13 +18,13 @@ from pathlib import Path
 from lab.evidence.listed import LIST, read_list
 from lab.evidence.session import ROOT, SIGNALS, Stopped, carry_on, side_by_side, stop
 from lab.evidence.standing import Standing, say, table
-from manyheads.cli.parser import number, whole
+from manyheads.cli.parser import POSITIVE, whole
 from manyheads.cli.reporting import BROKEN_PIPE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m lab.evidence", description="continue the listed runs")
-    parser.add_argument("--minutes", type=number("a positive number", lambda value: value > 0), default=9, metavar="M",
+    parser.add_argument("--minutes", type=POSITIVE, default=9, metavar="M",
                         help="how long (default: 9)")  # fmt: skip
     parser.add_argument(
         "--runs", type=Path, default=ROOT / "runs" / "evidence", metavar="FOLDER", help="where they lie"

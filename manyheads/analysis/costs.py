@@ -22,6 +22,7 @@ from manyheads.core.experts import expert_layers
 from manyheads.core.interface import Generates, Model, OutputProjection, ReadsImages
 from manyheads.core.tap import tapped
 from manyheads.files import JsonObject
+from manyheads.models.bert_features import BertFeatures
 from manyheads.models.encoder_decoder import EncoderDecoder
 from manyheads.models.presets import build, preset
 from manyheads.models.recurrence import Recurrence, SeparableBlock
@@ -195,6 +196,17 @@ def flops(model: Model[Config], *lengths: int) -> JsonObject:
         "forward_per_token": forward / lengths[-1],
         "training": TRAINING_PASSES * forward,
     }
+
+
+def training_flops(model: Model[Config], *lengths: int) -> float:
+    """Return the FLOPs of a training step for one item of the given lengths, as in `flops`.
+
+    A frozen encoder needs no backward pass.
+    """
+    cost = flops(model, *lengths)
+    is_frozen = isinstance(model, BertFeatures)
+    frozen = sum(count for part, count in cost["parts"].items() if is_frozen and part.startswith("bert."))
+    return float(cost["training"] - (TRAINING_PASSES - 1) * frozen)
 
 
 def memory(model: Model[Config], state: int = 2) -> dict[str, int]:

@@ -10,12 +10,11 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib import import_module
 
 from manyheads.cli.parser import Format, Parser, Verbs
 from manyheads.cli.reporting import exit_status, log_lines
-from manyheads.errors import UserError
+from manyheads.errors import UserError, similar
 from manyheads.tasks.verbs import COMMANDS, GROUPS
 from manyheads.training.distributed import distributed_context, is_rank
 
@@ -44,7 +43,7 @@ def _run(given: list[str]) -> None:
     options.given = given
     if sys.stdout is None:
         raise UserError("standard output is closed: results cannot be printed")
-    if is_rank() and not hasattr(options, "processes"):
+    if is_rank() and "processes" not in options:
         # Join the process group of distributed training before the subcommand runs, so that only rank 0 prints an
         # error.
         distributed_context()
@@ -65,11 +64,11 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     unknown = [word for word in extra if word.startswith("-") and word != "-"]
     if unknown:
         flags = [flag for action in verbs[options.name]._actions for flag in action.option_strings]
-        close = get_close_matches(unknown[0].partition("=")[0], flags, n=1)
-        verbs[options.name].error(f"unknown option {unknown[0]}" + (f": did you mean {close[0]}?" if close else ""))
+        close = similar(unknown[0].partition("=")[0], flags)
+        verbs[options.name].error(f"unknown option {unknown[0]}" + (f": did you mean {close}?" if close else ""))
     # argparse does not assign positional arguments that follow options, as in `translate MODEL --beam 5 TEXT`.
     if left := extra + text:
-        if not hasattr(options, "rest"):
+        if "rest" not in options:
             verbs[options.name].error(f"unexpected {left[0]!r}")
         options.rest += left
     return options

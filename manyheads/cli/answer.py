@@ -6,39 +6,27 @@ import argparse
 from pathlib import Path
 
 from manyheads.cli.lines import one_line, read_text, refuse_files
-from manyheads.cli.loading import add_precision, add_processes, model_for
+from manyheads.cli.loading import PRECISION, PROCESSES, in_processes, model_for
 from manyheads.cli.output import document
-from manyheads.cli.parser import MODEL, Verbs, number, whole
+from manyheads.cli.parser import JSON, MODEL, Option, Verbs, number, whole
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add(
-        "answer",
-        _answer,
-        "answer a question with a span of a text",
-        MODEL,
-        as_json=True,
+    verbs.add(
+        "answer", _answer, "answer a question with a span of a text", MODEL, JSON,
+        Option("--question", "Q", "the question", required=True),
+        Option("--context", "C", "the text that contains the answer, or @FILE to read it from a file", required=True),
+        Option("--nbest", "N", "print the N best answers: probability, start and end character, text (default: only "
+               "the best answer's text; with --json 20)", whole(1, 1000)),
+        Option("--max-answer", "N", "maximum number of tokens in an answer (default: 30)", whole(1, 1000), default=30),
+        Option("--null-threshold", "T", 'print an empty line if "no answer" scores higher than the best span by more '
+               "than T", number(-1e9, 1e9, expected="a finite number")),
+        PRECISION, PROCESSES,
         example='manyheads answer runs/question-answering --question "Who wrote it?" --context @article.txt',
-    )
-    verb.add_argument("--question", required=True, metavar="Q", help="the question")
-    verb.add_argument(
-        "--context",
-        required=True,
-        metavar="C",
-        help="the text that contains the answer, or @FILE to read it from a file",
-    )
-    verb.add_argument("--nbest", type=whole(1, 1000), metavar="N",
-                      help="print the N best answers: probability, start and end character, text "
-                      "(default: only the best answer's text; with --json 20)")  # fmt: skip
-    verb.add_argument("--max-answer", type=whole(1, 1000), default=30, metavar="N",
-                      help="maximum number of tokens in an answer (default: 30)")  # fmt: skip
-    verb.add_argument("--null-threshold", type=number("a finite number", lambda _: True), metavar="T",
-                      help="print an empty line if \"no answer\" scores higher than the best span by more than"
-                           " T")  # fmt: skip
-    add_precision(verb)
-    add_processes(verb)
+    )  # fmt: skip
 
 
+@in_processes
 def _answer(options: argparse.Namespace) -> None:
     context = options.context
     if context.startswith("@"):

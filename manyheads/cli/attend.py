@@ -7,17 +7,18 @@ import sys
 from collections.abc import Callable
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from manyheads.cli.lines import ONE_TEXT, refuse_files
 from manyheads.cli.loading import model_for
 from manyheads.cli.output import check_file
-from manyheads.cli.parser import MODEL, Verbs, whole
+from manyheads.cli.parser import MODEL, Flag, Option, Positional, Verbs, whole
 from manyheads.errors import UserError
 from manyheads.files import PICTURES, JsonObject
 
 if TYPE_CHECKING:
     from manyheads.analysis.maps import AttentionMaps
+    from manyheads.tasks.loading import LoadedModel
 
 SUFFIXES = (".html", ".npz", *PICTURES)
 ONLY_FOR = {  # Options of `attend` that only some types of models accept.
@@ -27,45 +28,28 @@ ONLY_FOR = {  # Options of `attend` that only some types of models accept.
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add(
-        "attend",
-        _attend,
-        "show attention weights as an interactive page, a picture or arrays",
-        MODEL,
+    verbs.add(
+        "attend", _attend, "show attention weights as an interactive page, a picture or arrays", MODEL,
+        Positional("TEXT|IMAGE", "one input, or two to compare side by side on a page; for channel weights also a "
+                   "folder of class folders, a table of images, or several images", "rest", nargs="+"),
+        Option("--out", "FILE", "output file: page (.html), picture (.png, .svg, .pdf) or arrays (.npz); default: "
+               "attention.html, or channels.png for channel weights", Path),
+        Option("--target", "TEXT", "target text of a translator (default: its own translation)"),
+        Option("--pair", "TEXT", "second text of a pair, or the context of a question"),
+        Option("--max-tokens", "N", "let a language model append its N most likely tokens first", whole(1, 100_000)),
+        Option("--against", "MODEL", "a second model to compare with on the page"),
+        Option("--axis", "AXIS", "encoder, decoder, cross or self (default: all; in a picture: cross)",
+               choices=("encoder", "decoder", "cross", "self")),
+        Option("--layers", "N,...", "layers, from 0; in a recurrent model its steps, from 1 (default: all)", _numbers),
+        Option("--heads", "N,...", "heads, from 0 (default: all)", _numbers),
+        Flag("--calculation", "on a page, show on click how a weight is computed, number by number; limited to one "
+             "million numbers, so select a few layers or heads"),
+        Flag("--words", "merge sub-word tokens into words (on a page: a switch)"),
+        Flag("--lines", "draw lines instead of matrices, for up to 6 heads"),
+        Option("--first", "N", "first token shown on the page, for a long text (default: 1)", whole(1, 10**9)),
+        Flag("--truncate", "shorten a text that exceeds the model's maximum length"),
         example='manyheads attend runs/translation "May 3, 2024" --out attention.html',
-    )
-    verb.add_argument(
-        "rest",
-        nargs="+",
-        metavar="TEXT|IMAGE",
-        help="one input, or two to compare side by side on a page; for"
-        " channel weights also a folder of class folders, a table of images, or several images",
-    )
-    verb.add_argument("--out", type=Path, metavar="FILE",
-                      help="output file: page (.html), picture (.png, .svg, .pdf) or arrays (.npz); default:"
-                           " attention.html, or channels.png"
-                      " for channel weights")  # fmt: skip
-    verb.add_argument("--target", metavar="TEXT",
-                      help="target text of a translator (default: its own translation)")  # fmt: skip
-    verb.add_argument("--pair", metavar="TEXT",
-                      help="second text of a pair, or the context of a question")  # fmt: skip
-    verb.add_argument("--max-tokens", type=whole(1, 100_000), metavar="N",
-                      help="let a language model append its N most likely tokens first")  # fmt: skip
-    verb.add_argument("--against", metavar="MODEL", help="a second model to compare with on the page")
-    verb.add_argument("--axis", choices=("encoder", "decoder", "cross", "self"), metavar="AXIS",
-                      help="encoder, decoder, cross or self (default: all; in a picture: cross)")  # fmt: skip
-    verb.add_argument("--layers", type=_numbers, metavar="N,...",
-                      help="layers, from 0; in a recurrent model its steps, from 1 (default: all)")  # fmt: skip
-    verb.add_argument("--heads", type=_numbers, metavar="N,...", help="heads, from 0 (default: all)")
-    verb.add_argument("--calculation", action="store_true",
-                      help="on a page, show on click how a weight is computed, number by number; limited to one"
-                           " million numbers,"
-                      " so select a few layers or heads")  # fmt: skip
-    verb.add_argument("--words", action="store_true", help="merge sub-word tokens into words (on a page: a switch)")
-    verb.add_argument("--lines", action="store_true", help="draw lines instead of matrices, for up to 6 heads")
-    verb.add_argument("--first", type=whole(1, 10**9), metavar="N",
-                      help="first token shown on the page, for a long text (default: 1)")  # fmt: skip
-    verb.add_argument("--truncate", action="store_true", help="shorten a text that exceeds the model's maximum length")
+    )  # fmt: skip
 
 
 def _numbers(text: str) -> list[int]:
@@ -97,7 +81,7 @@ def _attend(options: argparse.Namespace) -> None:
         raise UserError(f"--calculation applies to pages and arrays: expected --out FILE.html or FILE.npz, found {out}")
     if options.calculation and options.words:
         raise UserError("--calculation shows tokens, --words merges them: use one of the two")
-    seen: list[Any] = [_record_input(predictor, text, options) for text in options.rest]
+    seen = [_record_input(predictor, text, options) for text in options.rest]
     if options.against is not None:
         seen.append(_record_input(model_for("attend", options.against), options.rest[0], options))
     maps, *others = [maps.words() for maps in seen] if options.words else seen
@@ -113,13 +97,13 @@ def _attend(options: argparse.Namespace) -> None:
     print(out)
 
 
-def _write_channel_weights(predictor: Any, options: argparse.Namespace) -> None:
+def _write_channel_weights(predictor: LoadedModel, options: argparse.Namespace) -> None:
     """Write the channel weights of a network that has squeeze-and-excitation blocks but no attention.
 
     A data set has a row for each class, and several images have a row for each image.
     """
     for name in (*ONLY_FOR, "words", "lines", "first", "heads", "axis", "against"):
-        if getattr(options, name) not in (None, False):
+        if vars(options)[name] not in (None, False):
             flag = name.replace("_", "-")
             raise UserError(f"--{flag} applies to attention maps, but {options.model} has channel weights")
     out: Path = options.out or Path("channels.png")
@@ -141,7 +125,7 @@ def _write_channel_weights(predictor: Any, options: argparse.Namespace) -> None:
     print(out)
 
 
-def _record_input(predictor: Any, text: str, options: argparse.Namespace) -> AttentionMaps:
+def _record_input(predictor: LoadedModel, text: str, options: argparse.Namespace) -> AttentionMaps:
     """Return the attention maps of one input. Raises UserError for an option that the model does not support."""
     if predictor.reads == "texts":
         refuse_files([text], ONE_TEXT)
@@ -149,12 +133,12 @@ def _record_input(predictor: Any, text: str, options: argparse.Namespace) -> Att
     return predictor.attend(text, **special_options(predictor, predictor.attend, options), **choices)
 
 
-def special_options(predictor: Any, verb: Callable[..., Any], options: argparse.Namespace) -> JsonObject:
+def special_options(predictor: LoadedModel, verb: Callable[..., object], options: argparse.Namespace) -> JsonObject:
     """Return the options that the user has set, out of those that only some types of models accept (ONLY_FOR).
 
     Raise UserError for an option that this model does not support.
     """
-    given = {name: value for name in ONLY_FOR if (value := getattr(options, name, None)) not in (None, False)}
+    given = {name: value for name, value in vars(options).items() if name in ONLY_FOR and value not in (None, False)}
     for name in given:
         if name not in signature(verb).parameters:
             flag = name.replace("_", "-")

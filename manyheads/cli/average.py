@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 
-from manyheads.cli.parser import Verbs
+from manyheads.cli.parser import Option, Positional, Verbs
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add("average", _average, "average the weights of several models of one kind",
-                     example="manyheads average runs/mt/kept/epoch-8 runs/mt/kept/epoch-9 --out models/mt")  # fmt: skip
-    verb.add_argument("models", nargs="+", metavar="MODEL", help="model directories with equal settings")
-    verb.add_argument("--out", required=True, metavar="DIR", help="a new directory")
+    verbs.add(
+        "average", _average, "average the weights of several models of one kind",
+        Positional("MODEL", "model directories with equal settings", "models", nargs="+"),
+        Option("--out", "DIR", "a new directory", required=True),
+        example="manyheads average runs/mt/kept/epoch-8 runs/mt/kept/epoch-9 --out models/mt",
+    )  # fmt: skip
 
 
 def _average(options: argparse.Namespace) -> None:

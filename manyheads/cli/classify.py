@@ -10,38 +10,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from manyheads.cli.lines import answered, one_line, refuse_files
-from manyheads.cli.loading import add_precision, add_processes, model_for
+from manyheads.cli.loading import PRECISION, PROCESSES, in_processes, model_for
 from manyheads.cli.output import document
-from manyheads.cli.parser import MODEL, Verbs, whole
-from manyheads.cli.parser import number as probability
+from manyheads.cli.parser import JSON, MODEL, Flag, Option, Positional, Verbs, number, whole
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
 
 if TYPE_CHECKING:
+    from manyheads.tasks.loading import LoadedModel
     from manyheads.tasks.targets import Label
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add("classify", _classify, "predict labels, or a number, of texts or images", MODEL, as_json=True,
-                     example='manyheads classify runs/text-classification "a fine film" --top 2')  # fmt: skip
-    verb.add_argument("rest", nargs="*", metavar="TEXT|IMAGE", help="without arguments, read one text, one"
-                                                                    " tab-separated pair or one image path "
-                      "per line of stdin; print label and probability, tab-separated (tabs in labels "
-                      "become spaces), or the number of a regression model")  # fmt: skip
-    verb.add_argument("--pair", metavar="TEXT", help="second text of a pair")
-    verb.add_argument("--top", type=whole(1, 1_000_000), metavar="N",
-                      help="print the N most probable labels of each text on one line (default: 1, or all over the "
-                           "threshold for a model with several labels per text)")  # fmt: skip
-    verb.add_argument("--threshold", type=probability("a number from 0 to 1", lambda value: 0 <= value <= 1),
-                      metavar="P", help="minimum probability of a label, for such a model (default: the run's, or "
-                                        "0.5)")  # fmt: skip
-    verb.add_argument("--truncate", action="store_true", help="shorten texts that exceed the model's maximum length")
-    verb.add_argument("--skip-bad-lines", "--skip-bad-images", action="store_true",
-                      help="skip images that cannot be read, and leave their lines without labels")  # fmt: skip
-    add_precision(verb)
-    add_processes(verb)
+    verbs.add(
+        "classify", _classify, "predict labels, or a number, of texts or images", MODEL, JSON,
+        Positional("TEXT|IMAGE", "without arguments, read one text, one tab-separated pair or one image path per line "
+                   "of stdin; print label and probability, tab-separated (tabs in labels become spaces), or the "
+                   "number of a regression model", "rest", nargs="*"),
+        Option("--pair", "TEXT", "second text of a pair"),
+        Option("--top", "N", "print the N most probable labels of each text on one line (default: 1, or all over the "
+               "threshold for a model with several labels per text)", whole(1, 1_000_000)),
+        Option("--threshold", "P", "minimum probability of a label, for such a model (default: the run's, or 0.5)",
+               number(0, 1)),
+        Flag("--truncate", "shorten texts that exceed the model's maximum length"),
+        Flag("--skip-bad-lines", "skip images that cannot be read, and leave their lines without labels",
+             also="--skip-bad-images"),
+        PRECISION, PROCESSES,
+        example='manyheads classify runs/text-classification "a fine film" --top 2',
+    )  # fmt: skip
 
 
+@in_processes
 def _classify(options: argparse.Namespace) -> None:
     if options.pair is not None and len(options.rest) != 1:
         raise UserError("--pair expects one TEXT; on stdin, separate the two texts of a pair with a tab")
@@ -59,9 +58,9 @@ def _classify(options: argparse.Namespace) -> None:
             paired.append(classifier.takes_pairs and options.pair is None and "\t" in real[0])
         return _classify_texts(classifier, texts, options, any(paired))
 
-    for number, text, labels in answered(options.rest, answers):
+    for index, text, labels in answered(options.rest, answers):
         if not text.strip():
-            print(f"manyheads: text {number} is blank: printed no label", file=sys.stderr)
+            print(f"manyheads: text {index} is blank: printed no label", file=sys.stderr)
         if options.json:
             documents.append({**_input_fields(text, classifier, options), **_fields(labels)})
         else:
@@ -70,7 +69,7 @@ def _classify(options: argparse.Namespace) -> None:
         document(documents)
 
 
-def _classify_images(classifier: Any, options: argparse.Namespace) -> None:
+def _classify_images(classifier: LoadedModel, options: argparse.Namespace) -> None:
     if options.pair is not None or options.truncate:
         raise UserError("--pair and --truncate apply to texts, but this model reads images")
     documents: list[JsonObject] = []
@@ -82,9 +81,9 @@ def _classify_images(classifier: Any, options: argparse.Namespace) -> None:
         labels = classifier.predictions(files, options.top, options.threshold, faults=faults)
         return [faults.get(i, labels[i]) for i in range(len(files))]
 
-    for number, image, labels in answered(images, answers):
+    for index, image, labels in answered(images, answers):
         if isinstance(labels, str):
-            fault = labels if options.rest else f"<stdin>:{number}: {labels}"
+            fault = labels if options.rest else f"<stdin>:{index}: {labels}"
             if not options.skip_bad_lines:
                 raise UserError(f"{fault}. To skip such images, pass --skip-bad-images")
             print(f"manyheads: skipped: {fault}", file=sys.stderr)
@@ -118,7 +117,7 @@ def _fields(prediction: list[Label] | float) -> JsonObject:
 def _cells(prediction: list[Label] | float) -> list[str]:
     if isinstance(prediction, float):
         return [] if math.isnan(prediction) else [f"{prediction:.4f}"]
-    return [f"{_cell(label.label)}\t{label.probability:.4f}" for label in prediction]
+    return [f"{_cell(str(label))}\t{label.probability:.4f}" for label in prediction]
 
 
 def _cell(text: str) -> str:
@@ -126,7 +125,7 @@ def _cell(text: str) -> str:
     return one_line(text).replace("\t", " ")
 
 
-def _classify_texts(classifier: Any, texts: list[str], options: argparse.Namespace, paired: bool) -> list[Any]:
+def _classify_texts(classifier: LoadedModel, texts: list[str], options: argparse.Namespace, paired: bool) -> list[Any]:
     """Classify texts, or pairs of texts if the model was trained on pairs. A tab separates the two texts of a pair."""
     from manyheads.data.text.text_faults import ItemError
 
@@ -140,7 +139,7 @@ def _classify_texts(classifier: Any, texts: list[str], options: argparse.Namespa
     return classifier.predictions(texts, pairs, options.top, options.threshold, truncate=options.truncate)
 
 
-def _input_fields(text: str, classifier: Any, options: argparse.Namespace) -> dict[str, str]:
+def _input_fields(text: str, classifier: LoadedModel, options: argparse.Namespace) -> dict[str, str]:
     if options.pair is not None or not classifier.takes_pairs or "\t" not in text:
         return {"text": text} if options.pair is None else {"text": text, "pair": options.pair}
     return dict(zip(("text", "pair"), _split_pair(text, 0), strict=True))

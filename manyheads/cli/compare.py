@@ -5,22 +5,23 @@ from __future__ import annotations
 import argparse
 import textwrap
 
-from manyheads.cli.loading import add_precision, add_processes, add_test_data, model_for
+from manyheads.cli.loading import PRECISION, PROCESSES, in_processes, model_for, test_data
 from manyheads.cli.output import document, table
-from manyheads.cli.parser import Verbs
+from manyheads.cli.parser import JSON, Positional, Verbs
 
 SHOWN = 90  # maximum number of characters that are printed of a test item
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add("compare", _compare, "compare two runs by paired bootstrap, and list the items that changed most",
-                     ("FIRST", "a run"), ("SECOND", "another run"), as_json=True,
-                     example="manyheads compare runs/first runs/second")  # fmt: skip
-    add_test_data(verb, "the first run")
-    add_precision(verb)
-    add_processes(verb)
+    verbs.add(
+        "compare", _compare, "compare two runs by paired bootstrap, and list the items that changed most",
+        Positional("FIRST", "a run"), Positional("SECOND", "another run"), JSON,
+        *test_data("the first run"), PRECISION, PROCESSES,
+        example="manyheads compare runs/first runs/second",
+    )  # fmt: skip
 
 
+@in_processes
 def _compare(options: argparse.Namespace) -> None:
     from manyheads.tasks.comparison import compare
     from manyheads.tasks.evaluation import trust

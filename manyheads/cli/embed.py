@@ -4,33 +4,37 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from manyheads.cli.lines import answered, refuse_files
-from manyheads.cli.loading import add_precision, model_for
+from manyheads.cli.loading import PRECISION, model_for
 from manyheads.cli.output import check_file, document, print_metrics
-from manyheads.cli.parser import MODEL, Verbs, whole
+from manyheads.cli.parser import JSON, MODEL, Flag, Option, Positional, Verbs, whole
 from manyheads.errors import UserError, extra
 from manyheads.files import JsonObject, replacing
+
+if TYPE_CHECKING:
+    from manyheads.tasks.loading import LoadedModel
 
 POOLS = ("mean", "first", "max", "tokens")
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add("embed", _embed, "compute vectors of texts or images, from arguments or stdin", MODEL,
-                     as_json=True, example="manyheads embed models/bert 'the cat sat' --out vectors.npz")  # fmt: skip
-    verb.add_argument("rest", nargs="*", metavar="TEXT|IMAGE", help="without arguments and --data, read one text or"
-                      " image path per line of stdin; without --out, print one vector per line")  # fmt: skip
-    verb.add_argument("--out", metavar="FILE", type=Path, help="write a table with the vectors: .npz or .parquet")
-    verb.add_argument("--data", metavar="PATH", help="labeled texts or images with a test or validation split: embed"
-                      " them, and print the accuracy of the nearest neighbors and of a linear probe")  # fmt: skip
-    verb.add_argument("--layer", type=whole(0, 10_000), metavar="N", help="index of the layer (default: the last)")
-    verb.add_argument("--pool", choices=POOLS, metavar="P",
-                      help="mean, first, max or tokens (default: the pooling of a sentence-transformers directory,"
-                      " else mean; images: the features that a head reads)")  # fmt: skip
-    verb.add_argument("--prompt", metavar="NAME", help="prompt of a sentence-transformers directory (default: its own)")
-    verb.add_argument("--truncate", action="store_true", help="shorten texts that exceed the model's maximum length")
-    add_precision(verb)
+    verbs.add(
+        "embed", _embed, "compute vectors of texts or images, from arguments or stdin", MODEL, JSON,
+        Positional("TEXT|IMAGE", "without arguments and --data, read one text or image path per line of stdin; "
+                   "without --out, print one vector per line", "rest", nargs="*"),
+        Option("--out", "FILE", "write a table with the vectors: .npz or .parquet", Path),
+        Option("--data", "PATH", "labeled texts or images with a test or validation split: embed them, and print the "
+               "accuracy of the nearest neighbors and of a linear probe"),
+        Option("--layer", "N", "index of the layer (default: the last)", whole(0, 10_000)),
+        Option("--pool", "P", "mean, first, max or tokens (default: the pooling of a sentence-transformers directory, "
+               "else mean; images: the features that a head reads)", choices=POOLS),
+        Option("--prompt", "NAME", "prompt of a sentence-transformers directory (default: its own)"),
+        Flag("--truncate", "shorten texts that exceed the model's maximum length"),
+        PRECISION,
+        example="manyheads embed models/bert 'the cat sat' --out vectors.npz",
+    )  # fmt: skip
 
 
 def _embed(options: argparse.Namespace) -> None:
@@ -60,7 +64,7 @@ def _embed(options: argparse.Namespace) -> None:
             print(" ".join(f"{value:.6g}" for value in row))
 
 
-def _score(predictor: Any, options: argparse.Namespace, settings: JsonObject) -> None:
+def _score(predictor: LoadedModel, options: argparse.Namespace, settings: JsonObject) -> None:
     """Embed the training and test data of a labeled corpus, and print the scores of the vectors."""
     import numpy as np
 
@@ -79,7 +83,7 @@ def _score(predictor: Any, options: argparse.Namespace, settings: JsonObject) ->
             raise
         fault = "embed scores vectors by classes only: expected one label per item, found numbers or lists of labels"
         raise UserError(f"{options.data}: {fault}; omit --data to write the vectors") from None
-    if getattr(splits.train, "second_texts", None) is not None:
+    if not images and splits.train.second_texts is not None:
         raise UserError(f"{options.data}: found pairs of texts: expected single texts with labels")
     parts = {"train": splits.train, "test": splits.validation if splits.test is None else splits.test}
     rows = []

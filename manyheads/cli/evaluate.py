@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from manyheads.cli.loading import add_ensemble, add_precision, add_processes, add_test_data, model_for
+from manyheads.cli.loading import PRECISION, PROCESSES, ensemble, in_processes, model_for, test_data
 from manyheads.cli.output import check_file, document, print_metrics, table
-from manyheads.cli.parser import MODEL, Verbs
+from manyheads.cli.parser import JSON, MODEL, Flag, Option, Verbs
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
 
@@ -16,30 +16,18 @@ SHARES = ("precision", "recall", "f1")
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add(
-        "evaluate",
-        _evaluate,
-        "score a model on test data",
-        MODEL,
-        as_json=True,
+    verbs.add(
+        "evaluate", _evaluate, "score a model on test data", MODEL, JSON, *test_data("the run"),
+        Flag("--by-label", "also print precision, recall and F1 of each label or entity type"),
+        Option("--confusion", "FILE.png|-", "draw the confusion matrix; -: print it as a table"),
+        Option("--errors", "FILE.csv|.png", "write the wrong predictions as a table, or the wrong images as a sheet",
+               Path),
+        Flag("--truncate", "shorten texts that exceed the classifier's maximum length"),
+        Option("--columns", "text=NAME,label=NAME", "columns of --data for labeled texts, also pair=NAME (default: as "
+               "in training)", _columns),
+        ensemble(), PRECISION, PROCESSES,
         example="manyheads evaluate runs/translation --data test.tsv",
-    )
-    add_test_data(verb, "the run")
-    verb.add_argument(
-        "--by-label", action="store_true", help="also print precision, recall and F1 of each label or entity type"
-    )
-    verb.add_argument("--confusion", metavar="FILE.png|-", help="draw the confusion matrix; -: print it as a table")
-    verb.add_argument("--errors", type=Path, metavar="FILE.csv|.png", help="write the wrong predictions as a table, or "
-                      "the wrong images as a sheet")  # fmt: skip
-    verb.add_argument(
-        "--truncate", action="store_true", help="shorten texts that exceed the classifier's maximum length"
-    )
-    verb.add_argument("--columns", metavar="text=NAME,label=NAME", type=_columns,
-                          help="columns of --data for labeled texts, also pair=NAME (default: as in"
-                               " training)")  # fmt: skip
-    add_ensemble(verb)
-    add_precision(verb)
-    add_processes(verb)
+    )  # fmt: skip
 
 
 def _columns(given: str) -> dict[str, str]:
@@ -49,6 +37,7 @@ def _columns(given: str) -> dict[str, str]:
     return columns
 
 
+@in_processes
 def _evaluate(options: argparse.Namespace) -> None:
     model = model_for("evaluate", options.model, options.precision, options.ensemble)
     more: JsonObject = {"truncate": True} if options.truncate else {}
@@ -60,7 +49,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         raise UserError(f"{options.model}: --{next(iter(more))} applies to text classifiers")
     reports = model.reports
     for report in ("by_label", "confusion", "errors"):
-        if getattr(options, report) and report not in reports:
+        if vars(options)[report] and report not in reports:
             supported = ", ".join(f"--{name}" for name in reports).replace("_", "-") or "no such option"
             raise UserError(f"{options.model}: found --{report.replace('_', '-')}, but the model supports {supported}")
     if options.confusion not in (None, "-"):

@@ -5,20 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 
-from manyheads.cli.parser import MODEL, Verbs
+from manyheads.cli.parser import MODEL, Option, Positional, Verbs
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add(
-        "export",
-        _export,
-        "export a model for other tools",
-        MODEL,
-        ("DIR", "a new directory"),
+    verbs.add(
+        "export", _export, "export a model for other tools", MODEL, Positional("DIR", "a new directory"),
+        Option("--format", "FORMAT", "hf, ctranslate2, onnx, pt2 (torch.export) or gguf (llama.cpp)",
+               required=True, choices=("hf", "ctranslate2", "onnx", "pt2", "gguf")),
         example="manyheads export runs/translation models/translation --format hf",
-    )
-    verb.add_argument("--format", required=True, choices=("hf", "ctranslate2", "onnx", "pt2", "gguf"), metavar="FORMAT",
-                        help="hf, ctranslate2, onnx, pt2 (torch.export) or gguf (llama.cpp)")  # fmt: skip
+    )  # fmt: skip
 
 
 def _export(options: argparse.Namespace) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from manyheads.cli.lines import answered, one_line, refuse_files
-from manyheads.cli.loading import add_precision, add_processes, model_for
-from manyheads.cli.output import document
-from manyheads.cli.parser import MODEL, Verbs, whole
+from manyheads.cli.lines import one_line, print_answers, refuse_files
+from manyheads.cli.loading import PRECISION, PROCESSES, in_processes, model_for
+from manyheads.cli.parser import JSON, MODEL, TEXTS, Option, Verbs, whole
 from manyheads.files import JsonObject
 
 if TYPE_CHECKING:
@@ -16,37 +16,30 @@ if TYPE_CHECKING:
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add(
-        "fill",
-        _fill,
-        "fill in [MASK] in texts, from arguments or stdin",
-        MODEL,
-        as_json=True,
+    verbs.add(
+        "fill", _fill, "fill in [MASK] in texts, from arguments or stdin", MODEL, JSON,
+        TEXTS,
+        Option("--top", "N", "print the N most likely words for each line: line number, probability, word, text "
+               "(default: only the text with the most likely word; with --json 5)", whole(1, 1000)),
+        PRECISION, PROCESSES,
         example='manyheads fill runs/bert/pretraining "Paris is the [MASK] of France."',
-    )
-    verb.add_argument("rest", nargs="*", metavar="TEXT", help="without arguments, read one text per line of stdin")
-    verb.add_argument("--top", type=whole(1, 1000), metavar="N",
-                      help="print the N most likely words for each line: line number, probability, word, text "
-                      "(default: only the text with the most likely word; with --json 5)")  # fmt: skip
-    add_precision(verb)
-    add_processes(verb)
+    )  # fmt: skip
 
 
+@in_processes
 def _fill(options: argparse.Namespace) -> None:
     refuse_files(options.rest)
     model = model_for("fill", options.model, options.precision)
-    documents: list[JsonObject] = []
 
-    def fills(texts: list[str]) -> list[list[Fill]]:
+    def fills(texts: list[str]) -> Sequence[list[Fill]]:
         return model.fill(texts, options.top or (5 if options.json else 1))
 
-    for number, text, ranked in answered(options.rest, fills):
-        if options.json:
-            documents.append({"text": text, "fills": [fill._asdict() for fill in ranked]})
-        elif options.top:
-            for fill in ranked:
-                print(number, f"{fill.probability:.4f}", fill.token, one_line(fill.text), sep="\t")
-        else:
-            print(one_line(ranked[0].text))
-    if options.json:
-        document(documents)
+    def as_lines(index: int, ranked: list[Fill]) -> list[str]:
+        if not options.top:
+            return [one_line(ranked[0].text)]
+        return [f"{index}\t{fill.probability:.4f}\t{fill.token}\t{one_line(fill.text)}" for fill in ranked]
+
+    def as_json(text: str, ranked: list[Fill]) -> JsonObject:
+        return {"text": text, "fills": [fill._asdict() for fill in ranked]}
+
+    print_answers(options, fills, as_json, as_lines)

@@ -10,9 +10,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from manyheads.cli.lines import answered, one_line, refuse_files
-from manyheads.cli.loading import add_precision, add_processes, model_for
+from manyheads.cli.loading import PRECISION, PROCESSES, in_processes, model_for
 from manyheads.cli.output import document
-from manyheads.cli.parser import MODEL, Verbs, whole
+from manyheads.cli.parser import JSON, MODEL, TEXTS, Flag, Option, Verbs, whole
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
 from manyheads.training.distributed import is_rank
@@ -27,38 +27,27 @@ TELLING = 5.0  # seconds between two progress messages
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add(
-        "generate",
-        _generate,
-        "continue texts, from arguments or stdin",
-        MODEL,
-        as_json=True,
+    verbs.add(
+        "generate", _generate, "continue texts, from arguments or stdin", MODEL, JSON,
+        TEXTS,
+        Option("--max-tokens", "N", "maximum number of new tokens (default: 100)",
+               whole(1, MAX_NEW_TOKENS), default=100),
+        Option("--temperature", "T", "sampling temperature; 0 is greedy (default: 1)", float, default=1.0),
+        Option("--top-k", "K", "sample from the K most probable tokens", whole(1, 10**9)),
+        Option("--top-p", "P", "sample from the most probable tokens with total probability P", float),
+        Option("--repetition-penalty", "R", "values above 1 make tokens of the text less likely (default: 1)",
+               float, default=1.0),
+        Option("--seed", "N", "seed of the first continuation; each further one adds 1 (default: 0)",
+               whole(0, 2**63 - 1), default=0),
+        Option("--stop", "STRING", "end a text before this string; repeatable", repeatable=True),
+        Option("--samples", "N", "number of continuations of each text (default: 1)", whole(1, 1000), default=1),
+        Flag("--stream", "print text as it is generated"),
+        PRECISION, PROCESSES,
         example='manyheads generate runs/language-modeling "Once upon a time" --max-tokens 50',
-    )
-    verb.add_argument("rest", nargs="*", metavar="TEXT", help="without arguments, read one text per line of stdin")
-    verb.add_argument("--max-tokens", type=whole(1, MAX_NEW_TOKENS), default=100, metavar="N",
-                      help="maximum number of new tokens (default: 100)")  # fmt: skip
-    verb.add_argument(
-        "--temperature", type=float, default=1.0, metavar="T", help="sampling temperature; 0 is greedy (default: 1)"
-    )
-    verb.add_argument("--top-k", type=whole(1, 10**9), metavar="K", help="sample from the K most probable tokens")
-    verb.add_argument(
-        "--top-p", type=float, metavar="P", help="sample from the most probable tokens with total probability P"
-    )
-    verb.add_argument("--repetition-penalty", type=float, default=1.0, metavar="R",
-                      help="values above 1 make tokens of the text less likely (default: 1)")  # fmt: skip
-    verb.add_argument("--seed", type=whole(0, 2**63 - 1), default=0, metavar="N",
-                      help="seed of the first continuation; each further one adds 1 (default: 0)")  # fmt: skip
-    verb.add_argument(
-        "--stop", action="append", default=[], metavar="STRING", help="end a text before this string; repeatable"
-    )
-    verb.add_argument("--samples", type=whole(1, 1000), default=1, metavar="N",
-                      help="number of continuations of each text (default: 1)")  # fmt: skip
-    verb.add_argument("--stream", action="store_true", help="print text as it is generated")
-    add_precision(verb)
-    add_processes(verb)
+    )  # fmt: skip
 
 
+@in_processes
 def _generate(options: argparse.Namespace) -> None:
     if options.stream and options.json:
         raise UserError("--stream prints pieces of text, --json one document: use one of the two")

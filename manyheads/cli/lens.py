@@ -10,20 +10,22 @@ from manyheads.cli.attend import special_options
 from manyheads.cli.lines import ONE_TEXT, refuse_files
 from manyheads.cli.loading import model_for
 from manyheads.cli.output import check_file, document, table
-from manyheads.cli.parser import MODEL, Verbs
+from manyheads.cli.parser import JSON, MODEL, Flag, Option, Positional, Verbs
 from manyheads.files import PICTURES
 
 MAX_TOKENS = 38  # number of tokens whose predictions are printed
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add("lens", _lens, "show the prediction of each layer as if it were the last (logit lens)", MODEL,
-                     ("TEXT", "one text, which may contain [MASK]"), as_json=True,
-                     example='manyheads lens runs/language-modeling "Once upon a" --out lens.png')  # fmt: skip
-    verb.add_argument("--out", type=Path, metavar="FILE", help="also draw a picture, .png, .svg or .pdf")
-    verb.add_argument("--target", metavar="TEXT", help="target text of a translator (default: its own translation)")
-    verb.add_argument("--pair", metavar="TEXT", help="second text of a pair")
-    verb.add_argument("--truncate", action="store_true", help="shorten a text that exceeds the model's maximum length")
+    verbs.add(
+        "lens", _lens, "show the prediction of each layer as if it were the last (logit lens)", MODEL,
+        Positional("TEXT", "one text, which may contain [MASK]"), JSON,
+        Option("--out", "FILE", "also draw a picture, .png, .svg or .pdf", Path),
+        Option("--target", "TEXT", "target text of a translator (default: its own translation)"),
+        Option("--pair", "TEXT", "second text of a pair"),
+        Flag("--truncate", "shorten a text that exceeds the model's maximum length"),
+        example='manyheads lens runs/language-modeling "Once upon a" --out lens.png',
+    )  # fmt: skip
 
 
 def _lens(options: argparse.Namespace) -> None:

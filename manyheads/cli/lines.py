@@ -5,14 +5,16 @@ Texts are read from arguments, stdin or files.
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from manyheads.cli.output import document
 from manyheads.errors import UserError
-from manyheads.files import regular
+from manyheads.files import JsonObject, regular
 
 T = TypeVar("T")
 ONE_TEXT = 'to read it, give its content: "$(cat {})"'  # hint of a command that takes one text
@@ -45,6 +47,26 @@ def answered(
         sys.stdout.flush()
     if not done:
         raise UserError(f"{file or '<stdin>'}: found no texts: give one a line")
+
+
+def print_answers(
+    options: argparse.Namespace,
+    answer: Callable[[list[str]], Sequence[T]],
+    as_json: Callable[[str, T], JsonObject],
+    as_lines: Callable[[int, T], Iterable[str]],
+) -> None:
+    """Print the answer for each text of a command, as lines, or as one JSON document if the user wants JSON.
+
+    answer    function that computes the answers for a chunk of texts, see `answered`
+    as_json   function of a text and its answer
+    as_lines  function of the number of a text, from 1, and its answer
+    """
+    answers = answered(options.rest, answer)
+    if options.json:
+        return document([as_json(text, found) for _, text, found in answers])
+    for index, _, found in answers:
+        for line in as_lines(index, found):
+            print(line)
 
 
 def refuse_files(texts: Sequence[str], hint: str = "to read its lines, use < {0}; to use its name, echo {0} |") -> None:

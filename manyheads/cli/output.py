@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from manyheads.errors import UserError
 from manyheads.files import JsonMapping
@@ -23,7 +22,7 @@ def check_file(out: Path, suffixes: Sequence[str], expected: str, option: str = 
         raise UserError(f"{option} {out}: directory {out.parent} not found: create it first")
 
 
-def document(value: Any) -> None:
+def document(value: object) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import math
 import shutil
-from collections.abc import Callable
-from difflib import get_close_matches
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
 
-from manyheads.errors import UserError
-
-MODEL = ("MODEL", "a run, a model directory, or hub:OWNER/NAME[@REVISION]")
+from manyheads.core.config import Range
+from manyheads.errors import UserError, nearest
 
 
 class Format(argparse.RawDescriptionHelpFormatter):
@@ -28,13 +27,79 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} ({self.prog} --help)")
 
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
+    def _check_value(self, action: argparse.Action, value: object) -> None:
         if action.choices is not None and value not in action.choices:
-            known = [str(choice) for choice in action.choices]
-            close = get_close_matches(str(value), known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"valid are {', '.join(known)}"
+            hint = nearest(str(value), map(str, action.choices))
             name = action.option_strings[-1] if action.option_strings else action.metavar or action.dest
             raise argparse.ArgumentError(None, f"unknown {name} {value!r}: {hint}")
+
+
+@dataclass(frozen=True)
+class Positional:
+    """Argument of a command without a flag.
+
+    name   attribute of the parsed options; None: the metavar in lower case
+    nargs  "?" for an optional argument, "*" or "+" for several; None: exactly one
+    """
+
+    metavar: str
+    help: str
+    name: str | None = None
+    nargs: str | None = None
+
+    def add_to(self, parser: argparse._ActionsContainer) -> None:
+        name = self.name or self.metavar.lower()
+        parser.add_argument(name, metavar=self.metavar, nargs=self.nargs, help=self.help)
+
+
+@dataclass(frozen=True)
+class Option:
+    """Option of a command that has a value, such as `--top N`.
+
+    convert     function that converts the text of the value; it raises argparse.ArgumentTypeError
+    nargs       "+" for several values; "?" if the value may be left out
+    const       value of the option if its value is left out
+    repeatable  True: the values of all occurrences form a list
+    """
+
+    flag: str
+    metavar: str
+    help: str
+    convert: Callable[[str], object] = str
+    default: object = None
+    choices: Sequence[str] | None = None
+    required: bool = False
+    nargs: str | None = None
+    const: object = None
+    repeatable: bool = False
+
+    def add_to(self, parser: argparse._ActionsContainer) -> None:
+        parser.add_argument(
+            self.flag, metavar=self.metavar, help=self.help, type=self.convert, choices=self.choices, nargs=self.nargs,
+            const=self.const, default=[] if self.repeatable else self.default, required=self.required,
+            action="store" if not self.repeatable else "extend" if self.nargs else "append",
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Flag:
+    """Option of a command without a value, such as `--json`. The flag `also` is another name for it."""
+
+    flag: str
+    help: str
+    also: str | None = None
+    default: object = False
+
+    def add_to(self, parser: argparse._ActionsContainer) -> None:
+        flags = [self.flag] if self.also is None else [self.flag, self.also]
+        parser.add_argument(*flags, action="store_true", help=self.help, default=self.default)
+
+
+Argument = Positional | Option | Flag
+MODEL = Positional("MODEL", "a run, a model directory, or hub:OWNER/NAME[@REVISION]")
+TEXTS = Positional("TEXT", "without arguments, read one text per line of stdin", "rest", nargs="*")
+DEBUG = Flag("--debug", "show the traceback of an error", default=argparse.SUPPRESS)
+JSON = Flag("--json", "print one JSON document")
 
 
 class Verbs:
@@ -47,27 +112,21 @@ class Verbs:
         self.parsers: dict[str, Parser] = {}
 
     def add(
-        self, name: str, function: Callable[[argparse.Namespace], None], help: str, *positionals: tuple[str, str],
-        as_json: bool = False, example: str,
+        self, name: str, function: Callable[[argparse.Namespace], None], help: str, *arguments: Argument, example: str,
+        usage: str | None = None,
     ) -> Parser:  # fmt: skip
         """Add the parser of a subcommand.
 
-        function     function that runs the subcommand, called with the parsed options
-        positionals  name and help text of each positional argument
-        as_json      True if the subcommand has the option --json
-        example      command line that is printed below the help text
+        function  function that runs the subcommand, called with the parsed options
+        example   command line that is printed below the help text
         """
         parser = self._subparsers.add_parser(
-            name, description=help, epilog=f"example:\n  {example}", allow_abbrev=False, formatter_class=Format
-        )
+            name, description=help, epilog=f"example:\n  {example}", usage=usage, allow_abbrev=False,
+            formatter_class=Format,
+        )  # fmt: skip
         parser.set_defaults(verb=function)
-        parser.add_argument(
-            "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
-        )
-        if as_json:
-            parser.add_argument("--json", action="store_true", help="print one JSON document")
-        for metavar, text in positionals:
-            parser.add_argument(metavar.lower(), metavar=metavar, help=text)
+        for argument in (DEBUG, *arguments):
+            argument.add_to(parser)
         self.parsers[name] = parser
         return parser
 
@@ -90,19 +149,24 @@ def whole(least: int, most: int) -> Callable[[str], int]:
     return convert
 
 
-def number(expected: str, fits: Callable[[float], bool]) -> Callable[[str], float]:
-    """Return an argparse type for finite numbers that satisfy the function `fits`.
+def number(minimum: float, maximum: float, *, above: bool = False, expected: str = "") -> Callable[[str], float]:
+    """Return an argparse type for numbers from `minimum` to `maximum`.
 
-    `expected` describes the valid numbers in error messages.
+    above     True: the minimum itself is not allowed
+    expected  description of the valid numbers in error messages; empty: their range
     """
+    limits = Range(minimum, maximum, above)
 
     def convert(text: str) -> float:
         try:
             value = float(text)
         except ValueError:
             value = math.nan
-        if not (math.isfinite(value) and fits(value)):
-            raise argparse.ArgumentTypeError(f"expected {expected}, found {text!r}")
+        if not limits.contains(value):
+            raise argparse.ArgumentTypeError(f"expected {expected or f'a number {limits}'}, found {text!r}")
         return value
 
     return convert
+
+
+POSITIVE = number(0, 10**9, above=True, expected="a positive number")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from manyheads.cli.loading import named
 from manyheads.cli.output import document, table
-from manyheads.cli.parser import Verbs, number, whole
+from manyheads.cli.parser import JSON, POSITIVE, Flag, Option, Positional, Verbs, whole
 from manyheads.core.config import TRAINING_PRECISIONS
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
@@ -19,53 +19,46 @@ GIB = 2**30
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add("plan", _plan, "estimate memory and time of a training on N devices",
-                     ("MODEL", "a recipe, a preset or a model directory"), as_json=True,
-                     example="manyheads plan translation/wmt14-base --devices 8 --memory 80 --tflops 99 --bandwidth 2e3"
-                     )  # fmt: skip
-    positive = number("a positive number", lambda value: value > 0)
-    verb.add_argument("rest", nargs="*", metavar="key=value", help="settings of the recipe")
-    verb.add_argument(
-        "--devices", type=whole(1, 2**20), metavar="N", default=1, help="number of equal devices (default: 1)"
-    )
-    verb.add_argument(
-        "--memory", type=positive, metavar="GIB", help="memory of each device (default: this machine's memory)"
-    )
-    verb.add_argument("--interconnect", type=positive, metavar="GB/S",
-                      help="speed at which a device sends and receives at once (default: unlimited)")  # fmt: skip
-    verb.add_argument("--tflops", type=positive, metavar="T",
-                      help="speed of a GPU (default: this machine's processor, measured)")  # fmt: skip
-    verb.add_argument("--bandwidth", type=positive, metavar="GB/S", help="memory bandwidth of a GPU, with --tflops")
-    verb.add_argument("--batch", type=whole(1, 2**40), metavar="N",
-                      help="texts or images of a micro-batch over all devices (default: the recipe's)")  # fmt: skip
-    verb.add_argument("--length", type=whole(1, 2**24), metavar="T",
-                      help="tokens per text, for source and target (default: 32, or the recipe's block)")  # fmt: skip
-    verb.add_argument("--precision", choices=TRAINING_PRECISIONS, metavar="P", default="float32",
-                      help=f"{' or '.join(TRAINING_PRECISIONS)} (default: float32)")  # fmt: skip
-    verb.add_argument(
-        "--checkpointing", action="store_true", help="recompute blocks in the backward pass to save memory"
-    )
+    verbs.add(
+        "plan", _plan, "estimate memory and time of a training on N devices",
+        Positional("MODEL", "a recipe, a preset or a model directory"), JSON,
+        Positional("key=value", "settings of the recipe", "rest", nargs="*"),
+        Option("--devices", "N", "number of equal devices (default: 1)", whole(1, 2**20), default=1),
+        Option("--memory", "GIB", "memory of each device (default: this machine's memory)", POSITIVE),
+        Option("--interconnect", "GB/S", "speed at which a device sends and receives at once (default: unlimited)",
+               POSITIVE),
+        Option("--tflops", "T", "speed of a GPU (default: this machine's processor, measured)", POSITIVE),
+        Option("--bandwidth", "GB/S", "memory bandwidth of a GPU, with --tflops", POSITIVE),
+        Option("--batch", "N", "texts or images of a micro-batch over all devices (default: the recipe's)",
+               whole(1, 2**40)),
+        Option("--length", "T", "tokens per text, for source and target (default: 32, or the recipe's block)",
+               whole(1, 2**24)),
+        Option("--precision", "P", f"{' or '.join(TRAINING_PRECISIONS)} (default: float32)",
+               choices=TRAINING_PRECISIONS, default="float32"),
+        Flag("--checkpointing", "recompute blocks in the backward pass to save memory"),
+        example="manyheads plan translation/wmt14-base --devices 8 --memory 80 --tflops 99 --bandwidth 2e3",
+    )  # fmt: skip
 
 
 def _plan(options: argparse.Namespace) -> None:
+    from manyheads.core.interface import ReadsImages
     from manyheads.runs.planning import ADAM, batch_shape, plan
     from manyheads.training.optimizers import state_numbers
 
     if options.interconnect and options.devices == 1:
         raise UserError("--interconnect applies to several devices: add --devices N, or leave it out")
     model, config = named(options.model, options.rest)
-    image = hasattr(model.config, "image_size")
-    if image and options.length:
+    if isinstance(model, ReadsImages) and options.length:
         raise UserError(f"--length applies to texts, but {options.model} reads images: leave it out")
     try:
         rows, lengths = batch_shape(model, config, options.batch, options.length)
     except UserError as error:
         raise UserError(f"{options.model}: {error}") from None
-    training = getattr(config, "training", None)
+    training = None if config is None else config.training
     figures = plan(
-        model, -(-rows // options.devices), lengths, _hardware(options, getattr(config, "threads", None)),
-        precision=options.precision, accumulate=getattr(training, "accumulate", 1),
-        checkpointing=options.checkpointing or getattr(training, "checkpointing", False),
+        model, -(-rows // options.devices), lengths, _hardware(options, None if config is None else config.threads),
+        precision=options.precision, accumulate=1 if training is None else training.accumulate,
+        checkpointing=options.checkpointing or (training is not None and training.checkpointing),
         state=ADAM if training is None else state_numbers(training),
     )  # fmt: skip
     figures = {"name": options.model, **figures}

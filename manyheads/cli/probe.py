@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyheads.cli.output import check_file, document, table
-from manyheads.cli.parser import MODEL, Verbs, whole
+from manyheads.cli.parser import JSON, MODEL, Flag, Option, Verbs, whole
 from manyheads.files import PICTURES
 
 if TYPE_CHECKING:
@@ -21,17 +21,17 @@ MAX_RELATIONS = 14  # number of relations that are listed without --all
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add("probe", _probe, "find the heads that follow dependencies, and those that find antecedents", MODEL,
-                     as_json=True,
-                     example="manyheads probe hub:google-bert/bert-base-uncased --treebank dev.conllu")  # fmt: skip
-    verb.add_argument("--treebank", required=True, metavar="FILE", help="sentences with dependency trees, in CoNLL-U")
-    verb.add_argument("--train", metavar="FILE",
-                      help="a second treebank, to train parsers on attention weights alone")  # fmt: skip
-    verb.add_argument("--out", type=Path, metavar="FILE", help="heat map of heads by relations, .png, .svg or .pdf")
-    verb.add_argument("--all", action="store_true", help="list every relation")
-    verb.add_argument("--minimum", type=whole(1, 10**9), default=MINIMUM, metavar="N",
-                      help=f"omit relations with fewer words (default: {MINIMUM})")  # fmt: skip
-    verb.add_argument("--skip-bad-lines", action="store_true", help="skip malformed sentences and count them")
+    verbs.add(
+        "probe", _probe, "find the heads that follow dependencies, and those that find antecedents", MODEL, JSON,
+        Option("--treebank", "FILE", "sentences with dependency trees, in CoNLL-U", required=True),
+        Option("--train", "FILE", "a second treebank, to train parsers on attention weights alone"),
+        Option("--out", "FILE", "heat map of heads by relations, .png, .svg or .pdf", Path),
+        Flag("--all", "list every relation"),
+        Option("--minimum", "N", f"omit relations with fewer words (default: {MINIMUM})",
+               whole(1, 10**9), default=MINIMUM),
+        Flag("--skip-bad-lines", "skip malformed sentences and count them"),
+        example="manyheads probe hub:google-bert/bert-base-uncased --treebank dev.conllu",
+    )  # fmt: skip
 
 
 def _probe(options: argparse.Namespace) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from manyheads.cli.output import document
-from manyheads.cli.parser import Verbs
+from manyheads.cli.parser import JSON, Flag, Positional, Verbs
+from manyheads.core.config import as_dict
 from manyheads.files import JsonObject
 
 if TYPE_CHECKING:
@@ -28,15 +29,12 @@ RESULTS = "best measured results (score; settings that differ; time)"
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add(
-        "recipes",
-        _recipes,
-        "list what can be trained, or show the command, settings and results of a recipe",
-        as_json=True,
+    verbs.add(
+        "recipes", _recipes, "list what can be trained, or show the command, settings and results of a recipe", JSON,
+        Positional("NAME", "recipe or group of recipes to show", "recipe", nargs="?"),
+        Flag("--all", "list every recipe, or every setting and result of NAME"),
         example="manyheads recipes translation",
-    )
-    verb.add_argument("recipe", nargs="?", metavar="NAME", help="recipe or group of recipes to show")
-    verb.add_argument("--all", action="store_true", help="list every recipe, or every setting and result of NAME")
+    )  # fmt: skip
 
 
 def _recipes(options: argparse.Namespace) -> None:
@@ -63,7 +61,7 @@ def _recipes(options: argparse.Namespace) -> None:
 
 def _record(name: str, recipe: Recipe) -> JsonObject:
     from manyheads.runs.meanings import meaning
-    from manyheads.runs.overrides import as_dict, leaves
+    from manyheads.runs.overrides import leaves
     from manyheads.tasks.measured import measured
 
     settings = as_dict(recipe.config)
@@ -92,12 +90,11 @@ def _described(name: str, recipe: Recipe, variants: list[str], everything: bool)
 def _settings(recipe: Recipe, everything: bool) -> Iterator[str]:
     """Yield lines with settings, their defaults and their meanings: every setting, or the main settings."""
     from manyheads.runs.meanings import meaning, short
-    from manyheads.runs.overrides import as_dict, leaves, setting_words
+    from manyheads.runs.overrides import leaves, setting_words
 
     config = recipe.config
     settings = dict(leaves(as_dict(config)))
-    training = getattr(config, "training", None)
-    unused = [f"training.{limit}" for limit in ("steps", "epochs") if getattr(training, limit, 0) is None]
+    unused = [key for key in ("training.steps", "training.epochs") if settings[key] is None]
     if "data" in recipe.requires:
         unused += ["size", "locale"]  # of the embedded corpus
     main = [key for key in IMPORTANT if settings.get(key, {}) != {} and key not in unused][:MAIN]

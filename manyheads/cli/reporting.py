@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from manyheads.errors import UserError
+from manyheads.errors import UserError, is_out_of_memory
 from manyheads.training.distributed import PEER_ENDED, failure_of_first_rank, is_rank, post_failure
-from manyheads.training.faults import is_out_of_memory
 
 PACKAGE = Path(__file__).resolve().parents[1]
 LONGEST = 4000  # maximum number of characters of an error message

@@ -8,8 +8,8 @@ from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 
-from manyheads.cli.loading import add_precision
-from manyheads.cli.parser import Verbs, number, whole
+from manyheads.cli.loading import PRECISION
+from manyheads.cli.parser import Option, Positional, Verbs, number, whole
 from manyheads.errors import UserError
 
 TOKEN = "MANYHEADS_TOKEN"
@@ -18,41 +18,31 @@ SHORTEST_TOKEN = 16
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add(
-        "serve",
-        _serve,
-        "serve models over HTTP with the APIs of OpenAI and LibreTranslate",
-        example="manyheads serve runs/translation --port 8000",
-    )
-    verb.add_argument("models", nargs="*", metavar="[NAME=]MODEL",
-                      help="model to serve, which clients call NAME (default: the directory's name)")  # fmt: skip
-    verb.add_argument("--watch", action="append", default=[], metavar="[NAME=]RUN",
-                      help="show this run's training curves on the web page; repeatable")  # fmt: skip
-    verb.add_argument("--host", default="127.0.0.1", metavar="ADDRESS",
-                      help="address to listen on (default: 127.0.0.1)")  # fmt: skip
-    verb.add_argument(
-        "--port", type=whole(0, 65_535), default=8000, metavar="N", help="port, or 0 for any free one (default: 8000)"
-    )
-    verb.add_argument("--token-file", metavar="FILE",
-                      help="file with the token that clients send as 'Authorization: Bearer' (or:"
-                           f" ${TOKEN})")  # fmt: skip
-    verb.add_argument("--workers", type=whole(1, 64), default=1, metavar="N",
-                      help="number of processes, each with all models (default: 1)")  # fmt: skip
-    verb.add_argument("--threads", type=whole(1, 1024), metavar="N", help="threads per process (default: all, shared)")
-    verb.add_argument("--languages", action="append", default=[], metavar="NAME=SOURCE:TARGET",
-                      help="languages of a translator without languages in its result.json; repeatable")  # fmt: skip
-    verb.add_argument("--detect", metavar="NAME", help="name of the served classifier that detects languages")
-    verb.add_argument("--max-body", type=whole(1, 2**30), default=4 * 2**20, metavar="BYTES",
-                      help="maximum size of a request (default: 4194304)")  # fmt: skip
-    verb.add_argument("--max-waiting", type=whole(1, 100_000), default=512, metavar="N",
-                      help="maximum queue length of a model (default: 512)")  # fmt: skip
-    verb.add_argument("--deadline", type=number("seconds from 0.1 to 86400", lambda s: 0.1 <= s <= 86_400),
-                      default=300.0, metavar="S", help="seconds until a request times out (default: 300)")  # fmt: skip
-    verb.add_argument("--grace", type=number("seconds from 0 to 86400", lambda s: 0 <= s <= 86_400), default=30.0,
-                      metavar="S", help="seconds to finish accepted requests on shutdown (default: 30)")  # fmt: skip
-    verb.add_argument("--log", choices=("debug", "info", "warning", "error"), default="info", metavar="LEVEL",
-                      help="debug, info (one line per request), warning or error (default: info)")  # fmt: skip
-    add_precision(verb)
+    verbs.add(
+        "serve", _serve, "serve models over HTTP with the APIs of OpenAI and LibreTranslate",
+        Positional("[NAME=]MODEL", "model to serve, which clients call NAME (default: the directory's name)",
+                   "models", nargs="*"),
+        Option("--watch", "[NAME=]RUN", "show this run's training curves on the web page; repeatable", repeatable=True),
+        Option("--host", "ADDRESS", "address to listen on (default: 127.0.0.1)", default="127.0.0.1"),
+        Option("--port", "N", "port, or 0 for any free one (default: 8000)", whole(0, 65_535), default=8000),
+        Option("--token-file", "FILE", "file with the token that clients send as 'Authorization: Bearer' (or: "
+               f"${TOKEN})"),
+        Option("--workers", "N", "number of processes, each with all models (default: 1)", whole(1, 64), default=1),
+        Option("--threads", "N", "threads per process (default: all, shared)", whole(1, 1024)),
+        Option("--languages", "NAME=SOURCE:TARGET", "languages of a translator without languages in its result.json; "
+               "repeatable", repeatable=True),
+        Option("--detect", "NAME", "name of the served classifier that detects languages"),
+        Option("--max-body", "BYTES", "maximum size of a request (default: 4194304)",
+               whole(1, 2**30), default=4 * 2**20),
+        Option("--max-waiting", "N", "maximum queue length of a model (default: 512)", whole(1, 100_000), default=512),
+        Option("--deadline", "S", "seconds until a request times out (default: 300)",
+               number(0.1, 86_400), default=300.0),
+        Option("--grace", "S", "seconds to finish accepted requests on shutdown (default: 30)",
+               number(0, 86_400), default=30.0),
+        Option("--log", "LEVEL", "debug, info (one line per request), warning or error (default: info)",
+               choices=("debug", "info", "warning", "error"), default="info"),
+        PRECISION, example="manyheads serve runs/translation --port 8000",
+    )  # fmt: skip
 
 
 def _serve(options: argparse.Namespace) -> None:

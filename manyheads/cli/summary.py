@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from typing import Any
+from typing import TYPE_CHECKING
 
 from manyheads.cli.loading import named
 from manyheads.cli.output import document, table
-from manyheads.cli.parser import Verbs
+from manyheads.cli.parser import JSON, Flag, Positional, Verbs
 from manyheads.errors import UserError
 from manyheads.files import JsonMapping
 from manyheads.models.presets import FAMILIES, PRESETS, family_of
+
+if TYPE_CHECKING:
+    from manyheads.core.config import Config
+    from manyheads.core.interface import Model
 
 MAX_PARTS = 18  # number of parts of a model that are listed without --all
 
 
 def add(verbs: Verbs) -> None:
-    parser = verbs.add(
-        "summary",
-        _summary,
-        "show parameters, FLOPs and memory of a model",
-        as_json=True,
+    verbs.add(
+        "summary", _summary, "show parameters, FLOPs and memory of a model", JSON,
+        Positional("MODEL", "a model directory, a recipe or a preset (default: list the presets)", "model", nargs="?"),
+        Flag("--all", "list every part of the model, or every preset"),
+        Flag("--speed", "measure how fast the blocks run on this CPU, and show the route that a loaded model takes"),
         example="manyheads summary transformer/base",
-    )
-    parser.add_argument("model", metavar="MODEL", nargs="?",
-                        help="a model directory, a recipe or a preset (default: list the presets)")  # fmt: skip
-    parser.add_argument("--all", action="store_true", help="list every part of the model, or every preset")
-    parser.add_argument("--speed", action="store_true",
-                        help="measure how fast the blocks run on this CPU, and show the route that a loaded model"
-                             " takes")  # fmt: skip
+    )  # fmt: skip
 
 
 def _summary(options: argparse.Namespace) -> None:
@@ -45,14 +43,14 @@ def _summary(options: argparse.Namespace) -> None:
     if options.speed:
         return _speed(name, model, as_json=options.json)
     summary = costs.summary(model)
-    if hasattr(config, "training"):
+    if config is not None:
         summary["memory"] = costs.memory(model, state_numbers(config.training))
     if options.json:
         return document({"name": name, **summary})
     _print_summary(name, summary, None if options.all else MAX_PARTS)
 
 
-def _speed(name: str, model: Any, *, as_json: bool) -> None:
+def _speed(name: str, model: Model[Config], *, as_json: bool) -> None:
     """Print the time of one block by route, precision and kind of work."""
     from manyheads.inference import speeds
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from manyheads.cli.lines import answered, one_line, refuse_files
-from manyheads.cli.loading import add_precision, add_processes, model_for
-from manyheads.cli.output import document
-from manyheads.cli.parser import MODEL, Verbs
+from manyheads.cli.lines import one_line, print_answers, refuse_files
+from manyheads.cli.loading import PRECISION, PROCESSES, in_processes, model_for
+from manyheads.cli.parser import JSON, MODEL, Flag, Positional, Verbs
 from manyheads.files import JsonObject
 
 if TYPE_CHECKING:
@@ -16,42 +16,26 @@ if TYPE_CHECKING:
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add(
-        "tag",
-        _tag,
-        "tag the words of texts, from arguments or stdin",
-        MODEL,
-        as_json=True,
+    verbs.add(
+        "tag", _tag, "tag the words of texts, from arguments or stdin", MODEL, JSON,
+        Positional("TEXT", "without arguments, read one text per line of stdin and print word/TAG pairs",
+                   "rest", nargs="*"),
+        Flag("--words", 'texts are split into words by blanks already: "U.S." is one word'),
+        PRECISION, PROCESSES,
         example='manyheads tag runs/tagging "Ada Lovelace lived in London."',
-    )
-    verb.add_argument(
-        "rest",
-        nargs="*",
-        metavar="TEXT",
-        help="without arguments, read one text per line of stdin and print word/TAG pairs",
-    )
-    verb.add_argument(
-        "--words", action="store_true", help='texts are split into words by blanks already: "U.S." is one word'
-    )
-    add_precision(verb)
-    add_processes(verb)
+    )  # fmt: skip
 
 
+@in_processes
 def _tag(options: argparse.Namespace) -> None:
     refuse_files(options.rest)
     tagger = model_for("tag", options.model, options.precision)
-    documents: list[JsonObject] = []
-    tagged: TaggedText
 
-    def answers(texts: list[str]) -> list[TaggedText]:
+    def tags(texts: list[str]) -> Sequence[TaggedText]:
         return tagger.tag([text.split() for text in texts] if options.words else texts)
 
-    for _, _, tagged in answered(options.rest, answers):
-        if options.json:
-            entities = [entity._asdict() for entity in tagged.entities]
-            words = [word._asdict() for word in tagged.words]
-            documents.append({"text": tagged.text, "words": words, "entities": entities})
-        else:
-            print(one_line(str(tagged)))
-    if options.json:
-        document(documents)
+    def as_json(text: str, tagged: TaggedText) -> JsonObject:
+        words, entities = ([row._asdict() for row in rows] for rows in (tagged.words, tagged.entities))
+        return {"text": tagged.text, "words": words, "entities": entities}
+
+    print_answers(options, tags, as_json, lambda _, tagged: [one_line(str(tagged))])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyheads.cli.output import print_scores
-from manyheads.cli.parser import Parser, Verbs, number, whole
+from manyheads.cli.parser import POSITIVE, Flag, Option, Positional, Verbs, whole
 from manyheads.core.config import TRAINING_PRECISIONS
 from manyheads.errors import UserError
 from manyheads.training.distributed import is_rank
@@ -19,51 +19,31 @@ if TYPE_CHECKING:
     from manyheads.runs.recipe import Recipe
 
 
+# options of `manyheads train`, which `train` reads
+TRAIN_OPTIONS = (
+    Option("--config", "F.yaml", "read settings from a file; key=value arguments take precedence"),
+    Option("--out", "DIR", "directory of the run (default: runs/RECIPE)"),
+    Option("--init", "MODEL", "initialize with the weights of another model"),
+    Option("--resume", "RUN", "resume a run; budgets, patience and intervals may change (default: the run in "
+           "--out)", nargs="?", const=True, default=False),
+    Flag("--dry-run", "print settings, size and estimated time and memory, without training"),
+    Option("--max-minutes", "M", "stop after M minutes; the run can be resumed", POSITIVE),
+    Option("--precision", "P", f"{' or '.join(TRAINING_PRECISIONS)} (default: float32)",
+           choices=TRAINING_PRECISIONS),
+    Flag("--skip-bad-lines", "skip malformed lines or images of the data and count them", also="--skip-bad-images"),
+    Option("--processes", "N", "number of processes on this machine (default: 1)", whole(1, 1024)),
+    Flag("--compile", "compile the model (requires a C++ compiler)"),
+)  # fmt: skip
+
+
 def add(verbs: Verbs) -> None:
-    verb = verbs.add(
-        "train",
-        _train,
-        "train a model on small built-in data or on yours",
-        example="manyheads train translation training.steps=500 --out runs/dates",
-    )
-    verb.usage = "manyheads train RECIPE [key=value ...] [options]\n       manyheads train --resume RUN [key=value ...]"
-    verb.add_argument("recipe", metavar="RECIPE", nargs="?", help="name of a recipe; `manyheads recipes` lists them")
-    verb.add_argument(
-        "rest",
-        nargs="*",
-        metavar="key=value",
-        help="settings such as steps=100; `manyheads recipes RECIPE` lists them",
-    )
-    add_options(verb)
-
-
-def add_options(verb: Parser) -> None:
-    """Add the options of `manyheads train` to a parser. `train` reads them."""
-    verb.add_argument(
-        "--config", metavar="F.yaml", help="read settings from a file; key=value arguments take precedence"
-    )
-    verb.add_argument("--out", metavar="DIR", help="directory of the run (default: runs/RECIPE)")
-    verb.add_argument("--init", metavar="MODEL", help="initialize with the weights of another model")
-    verb.add_argument(
-        "--resume", nargs="?", const=True, default=False, metavar="RUN",
-        help="resume a run; budgets, patience and intervals may change (default: the run in --out)",
+    verbs.add(
+        "train", _train, "train a model on small built-in data or on yours",
+        Positional("RECIPE", "name of a recipe; `manyheads recipes` lists them", "recipe", nargs="?"),
+        Positional("key=value", "settings such as steps=100; `manyheads recipes RECIPE` lists them", "rest", nargs="*"),
+        *TRAIN_OPTIONS, example="manyheads train translation training.steps=500 --out runs/dates",
+        usage="manyheads train RECIPE [key=value ...] [options]\n       manyheads train --resume RUN [key=value ...]",
     )  # fmt: skip
-    verb.add_argument(
-        "--dry-run", action="store_true", help="print settings, size and estimated time and memory, without training"
-    )
-    verb.add_argument("--max-minutes", type=number("a positive number", lambda value: value > 0), metavar="M",
-                      help="stop after M minutes; the run can be resumed")  # fmt: skip
-    verb.add_argument("--precision", choices=TRAINING_PRECISIONS, metavar="P",
-                      help=f"{' or '.join(TRAINING_PRECISIONS)} (default: float32)")  # fmt: skip
-    verb.add_argument(
-        "--skip-bad-lines",
-        "--skip-bad-images",
-        action="store_true",
-        help="skip malformed lines or images of the data and count them",
-    )
-    verb.add_argument("--processes", type=whole(1, 1024), metavar="N",
-                      help="number of processes on this machine (default: 1)")  # fmt: skip
-    verb.add_argument("--compile", action="store_true", help="compile the model (requires a C++ compiler)")
 
 
 def _train(options: argparse.Namespace) -> None:
@@ -99,8 +79,8 @@ def train(options: argparse.Namespace, recipes: Mapping[str, Recipe], module: st
         )  # fmt: skip
     if isinstance(report, Mapping) and "metrics" in report:
         print_scores(RunResult(report).scores)
-        if command := getattr(report, "next_command", ""):
-            print(f"\ntry: {command}", file=sys.stderr)
+        if isinstance(report, RunResult) and report.next_command:
+            print(f"\ntry: {report.next_command}", file=sys.stderr)
     elif report:
         text = report if isinstance(report, str) else yaml.safe_dump(report, sort_keys=False, allow_unicode=True)
         print(text.rstrip("\n"))

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyheads.cli.lines import answered, one_line, read_lines, refuse_files, stdin
-from manyheads.cli.loading import add_ensemble, add_precision, add_processes, model_for
-from manyheads.cli.parser import MODEL, Verbs, number, whole
+from manyheads.cli.loading import PRECISION, PROCESSES, ensemble, in_processes, model_for
+from manyheads.cli.parser import JSON, MODEL, TEXTS, Flag, Option, Verbs, number, whole
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
 from manyheads.files import write as write_file
@@ -23,44 +23,34 @@ if TYPE_CHECKING:
 
 
 def add(verbs: Verbs) -> None:
-    verb = verbs.add(
-        "translate",
-        _translate,
-        "translate texts, from arguments or stdin",
-        MODEL,
-        as_json=True,
+    verbs.add(
+        "translate", _translate, "translate texts, from arguments or stdin", MODEL, JSON,
+        TEXTS,
+        Option("--beam", "N", "beam size; 1: greedy (default: the run's, or 4; with --force at least 5)",
+               whole(1, MAX_BEAMS)),
+        Option("--alpha", "A", "length penalty (default: the run's, or 0.6)", number(0, 10)),
+        Option("--nbest", "N", "print line number, score and text of the N best", whole(1, MAX_BEAMS)),
+        Option("--score-target", "FILE", "score the lines of FILE as translations"),
+        Option("--input", "FILE", "translate the lines of FILE"),
+        Option("--output", "FILE", "write the output to FILE"),
+        Flag("--alignments", "also print word pairs, as 0-0 1-2"),
+        Option("--prefix", "TEXT", "text that begins every translation", default=""),
+        Option("--force", "WORD", "word that occurs in every translation; repeatable", repeatable=True),
+        Option("--ban", "WORD", "word that never occurs; repeatable", repeatable=True),
+        Option("--no-repeat", "N", "repeat no N tokens", whole(1, 1000), default=0),
+        Option("--min-length", "N", "minimum number of tokens", whole(0, 10_000), default=0),
+        Option("--temperature", "T", "draw translations at random, no search", float),
+        Option("--top-k", "K", "draw from the K likeliest tokens", whole(1, 10**9)),
+        Option("--top-p", "P", "draw from tokens of total probability P", float),
+        Option("--seed", "N", "random seed (default: 0)", whole(0, 2**63 - 1), default=0),
+        Flag("--truncate", "shorten texts that are too long"),
+        ensemble("; after texts"), PRECISION, PROCESSES,
         example='manyheads translate runs/translation "May 3, 2024"',
-    )
-    verb.usage = "manyheads translate [OPTIONS] MODEL [TEXT ...]"
-    verb.add_argument("rest", nargs="*", metavar="TEXT", help="without arguments, read one text per line of stdin")
-    verb.add_argument(
-        "--beam", type=whole(1, MAX_BEAMS), metavar="N",
-        help="beam size; 1: greedy (default: the run's, or 4; with --force at least 5)",
+        usage="manyheads translate [OPTIONS] MODEL [TEXT ...]",
     )  # fmt: skip
-    verb.add_argument("--alpha", type=number("a number from 0 to 10", lambda value: 0 <= value <= 10), metavar="A",
-                      help="length penalty (default: the run's, or 0.6)")  # fmt: skip
-    verb.add_argument("--nbest", type=whole(1, MAX_BEAMS), metavar="N",
-                           help="print line number, score and text of the N best")  # fmt: skip
-    verb.add_argument("--score-target", metavar="FILE",
-                           help="score the lines of FILE as translations")  # fmt: skip
-    verb.add_argument("--input", metavar="FILE", help="translate the lines of FILE")
-    verb.add_argument("--output", metavar="FILE", help="write the output to FILE")
-    verb.add_argument("--alignments", action="store_true", help="also print word pairs, as 0-0 1-2")  # fmt: skip
-    verb.add_argument("--prefix", default="", metavar="TEXT", help="text that begins every translation")
-    for option, what in (("--force", "that occurs in every translation"), ("--ban", "that never occurs")):
-        verb.add_argument(option, action="append", default=[], metavar="WORD", help=f"word {what}; repeatable")
-    verb.add_argument("--no-repeat", type=whole(1, 1000), default=0, metavar="N", help="repeat no N tokens")
-    verb.add_argument("--min-length", type=whole(0, 10_000), default=0, metavar="N", help="minimum number of tokens")
-    verb.add_argument("--temperature", type=float, metavar="T", help="draw translations at random, no search")
-    verb.add_argument("--top-k", type=whole(1, 10**9), metavar="K", help="draw from the K likeliest tokens")
-    verb.add_argument("--top-p", type=float, metavar="P", help="draw from tokens of total probability P")
-    verb.add_argument("--seed", type=whole(0, 2**63 - 1), default=0, metavar="N", help="random seed (default: 0)")
-    verb.add_argument("--truncate", action="store_true", help="shorten texts that are too long")
-    add_ensemble(verb, "; after texts")
-    add_precision(verb)
-    add_processes(verb)
 
 
+@in_processes
 def _translate(options: argparse.Namespace) -> None:
     _check(options)
     targets = list(read_lines(Path(options.score_target))) if options.score_target else None
@@ -102,7 +92,7 @@ def _decoding(options: argparse.Namespace) -> JsonObject:
     """Return the options of decoding for `Translator.nbest`."""
     from manyheads.tasks.translation.options import Options
 
-    return {name: getattr(options, name) for name in Options.__annotations__}
+    return {name: vars(options)[name] for name in Options.__annotations__}
 
 
 def _print_translations(

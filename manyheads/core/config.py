@@ -31,12 +31,13 @@ from typing import (
     get_args,
     get_origin,
     get_type_hints,
-)  # fmt: skip
+)
 
-from manyheads.errors import UserError
-from manyheads.files import JsonMapping
+from manyheads.errors import UserError, similar
+from manyheads.files import JsonMapping, JsonObject
 
 Hint: TypeAlias = Any  # a type, or a form such as `int | None`; types themselves have no common type
+UNIONS: tuple[Hint, ...] = (Union, types.UnionType)
 
 
 class DataclassInstance(Protocol):
@@ -66,9 +67,12 @@ class Range:
     above: bool = False
     below: bool = False
 
-    def violation(self, value: float, config: DataclassInstance) -> str:
+    def contains(self, value: float) -> bool:
         above_minimum = value > self.minimum if self.above else value >= self.minimum
-        return "" if above_minimum and (value < self.maximum if self.below else value <= self.maximum) else str(self)
+        return above_minimum and (value < self.maximum if self.below else value <= self.maximum)
+
+    def violation(self, value: float, config: DataclassInstance) -> str:
+        return "" if self.contains(value) else str(self)
 
     def __str__(self) -> str:
         if self.above:
@@ -86,7 +90,7 @@ class Below:
     field: str
 
     def violation(self, value: int, config: DataclassInstance) -> str:
-        size = getattr(config, self.field)
+        size = vars(config)[self.field]
         return "" if 0 <= value < size else f"from 0 to below {self.field} ({size})"
 
 
@@ -97,7 +101,7 @@ class Divides:
     field: str
 
     def violation(self, value: int, config: DataclassInstance) -> str:
-        dividend = getattr(config, self.field)
+        dividend = vars(config)[self.field]
         return f"that divides {self.field} ({dividend})" if dividend % value else ""
 
 
@@ -117,7 +121,7 @@ class Distinct:
 
     def violation(self, value: tuple[str, ...], config: DataclassInstance) -> str:
         # A model that predicts a number has one label, and a model with several labels per item may have one.
-        min_length = self.min_length if getattr(config, "target", "classes") == "classes" else 1
+        min_length = self.min_length if vars(config).get("target", "classes") == "classes" else 1
         fits = len(value) >= min_length and len(set(value)) == len(value)
         if fits:
             return ""
@@ -188,12 +192,33 @@ def check_fields(config: DataclassInstance) -> None:
 
     Lists, as read from JSON, become tuples if the field is declared as a tuple.
     """
-    for name, hint in _hints(type(config)).items():
-        value = getattr(config, name)
-        if isinstance(value, list) and tuple in _types(hint):
+    hints = field_types(type(config))
+    for name, value in values(config).items():
+        if isinstance(value, list) and tuple in _types(hints[name]):
             object.__setattr__(config, name, value := tuple(value))
-        if expected := _expected(value, hint, config):
-            raise FieldError(name, f"is {repr(value)[:40]}: expected {expected}")
+        if wanted := expected(value, hints[name], config):
+            raise FieldError(name, f"is {repr(value)[:40]}: expected {wanted}")
+
+
+def values(config: DataclassInstance) -> JsonObject:
+    """Return the values of a configuration by the names of its fields."""
+    return {f.name: vars(config)[f.name] for f in fields(config)}
+
+
+def as_dict(config: DataclassInstance) -> JsonObject:
+    """Convert a configuration to nested dictionaries and lists for JSON or YAML."""
+    return {name: plain(value) for name, value in values(config).items()}
+
+
+def plain(value: object) -> object:
+    """Convert a value, and all values in it, to values that JSON and YAML can represent."""
+    if is_config(value):
+        return as_dict(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
 def is_config(value: object) -> TypeGuard[DataclassInstance]:
@@ -204,17 +229,17 @@ def is_config(value: object) -> TypeGuard[DataclassInstance]:
 def missing_fields(config: DataclassInstance, saved: JsonMapping) -> list[str]:
     """Return the dotted names of the fields of a configuration that its saved form lacks."""
     missing = []
-    for f in fields(config):
-        value = getattr(config, f.name)
-        if f.name not in saved:
-            missing.append(f.name)
-        elif is_config(value) and isinstance(saved[f.name], Mapping):
-            missing += [f"{f.name}.{name}" for name in missing_fields(value, saved[f.name])]
+    for name, value in values(config).items():
+        if name not in saved:
+            missing.append(name)
+        elif is_config(value) and isinstance(saved[name], Mapping):
+            missing += [f"{name}.{inner}" for inner in missing_fields(value, saved[name])]
     return missing
 
 
 @cache
-def _hints(config: type[DataclassInstance]) -> dict[str, Hint]:
+def field_types(config: type[DataclassInstance]) -> dict[str, Hint]:
+    """Return the types of a configuration's fields, with their ranges."""
     hints = get_type_hints(config, include_extras=True)
     return {f.name: hints[f.name] for f in fields(config)}
 
@@ -225,37 +250,42 @@ def _types(hint: Hint) -> list[Hint]:
     For `tuple[Size, ...]` the result is `tuple`.
     """
     origin: Hint = get_origin(hint)
-    if origin in (Union, types.UnionType):
+    if origin in UNIONS:
         return [member_type for member in get_args(hint) for member_type in _types(member)]
     return _types(get_args(hint)[0]) if origin is Annotated else [origin or hint]
 
 
 _NAMES: dict[Hint, str] = {
-    int: "an integer", float: "a number", bool: "true or false", str: "a name", tuple: "a list", dict: "a mapping",
-    Path: "a path", type(None): "none", Literal: "a value",
+    int: "an integer", float: "a number", bool: "true or false", str: "a name", tuple: "a list",
+    dict: "a mapping such as {name: value}", Path: "a path", type(None): "none", Literal: "a value",
 }  # fmt: skip
 
 
-def _expected(value: object, hint: Hint, config: DataclassInstance) -> str:
-    """Return a description of the value that was expected, or an empty string if the value is valid."""
+def expected(value: object, hint: Hint, config: DataclassInstance | None = None) -> str:
+    """Return a description of the value that a field expects, or an empty string if the value is valid.
+
+    hint    type of the field, with its ranges
+    config  configuration with all values, for ranges that depend on other fields; None: check the type only
+    """
     origin: Hint = get_origin(hint)
     arguments = get_args(hint)
-    if origin in (Union, types.UnionType):
+    if origin in UNIONS:
         lists = [member for member in arguments if isinstance(value, tuple) and tuple in _types(member)]
-        expected = [_expected(value, member, config) for member in lists or arguments]
-        return "" if "" in expected else " or ".join(expected)
+        wanted = [expected(value, member, config) for member in lists or arguments]
+        return "" if "" in wanted else " or ".join(wanted)
     if origin is Annotated:
         base, *limits = arguments
-        if base_error := _expected(value, base, config):
-            return " ".join([base_error, *(str(limit) for limit in limits if isinstance(limit, Range))])
+        if wrong_type := expected(value, base, config):
+            return " ".join([wrong_type, *(str(limit) for limit in limits if isinstance(limit, Range))])
+        if config is None:
+            return ""
         name = _NAMES[get_origin(base) or base]
         return next((f"{name} {violation}" for limit in limits if (violation := limit.violation(value, config))), "")
     if origin is Literal:
-        return (
-            ""
-            if any(value == choice and type(value) is type(choice) for choice in arguments)
-            else f"one of {', '.join(map(str, arguments))}"
-        )
+        fits = any(value == choice and type(value) is type(choice) for choice in arguments)
+        names = list(map(str, arguments))
+        close = f" (did you mean {near}?)" if isinstance(value, str) and (near := similar(value, names)) else ""
+        return "" if fits else f"one of {', '.join(names)}{close}"
     if origin is tuple:
         return _expected_items(value, arguments, config)
     if hint is Any:
@@ -264,10 +294,12 @@ def _expected(value: object, hint: Hint, config: DataclassInstance) -> str:
     fits = isinstance(value, accepted_types) and (hint not in (int, float) or not isinstance(value, bool))
     if hint is float and isinstance(value, float):
         fits = abs(value) < math.inf
+    if isinstance(value, dict) and dict in (origin, hint):
+        fits = all(isinstance(name, str) for name in value)
     return "" if fits else _NAMES.get(origin or hint) or f"a {hint.__name__}"
 
 
-def _expected_items(value: object, arguments: tuple[Hint, ...], config: DataclassInstance) -> str:
+def _expected_items(value: object, arguments: tuple[Hint, ...], config: DataclassInstance | None) -> str:
     """Return a description of the tuple that was expected, or an empty string if the value is valid.
 
     A tuple hint has either one type for any number of items (`tuple[Size, ...]`) or one type for each item.
@@ -278,6 +310,6 @@ def _expected_items(value: object, arguments: tuple[Hint, ...], config: Dataclas
     if len(hints) != len(value):
         return f"a list of {len(hints)} items"
     for index, (item, item_hint) in enumerate(zip(value, hints, strict=True), 1):
-        if expected := _expected(item, item_hint, config):
-            return f"a list with each item {expected}, but item {index} is {item!r}"
+        if wanted := expected(item, item_hint, config):
+            return f"a list with each item {wanted}, but item {index} is {item!r}"
     return ""

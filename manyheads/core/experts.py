@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from manyheads.core.config import Config, FieldError, Range, Size
+from manyheads.core.config import Config, FieldError, Range, Size, values
 from manyheads.core.dropout import dropout
 from manyheads.core.layers import ACTIVATIONS
 from manyheads.core.masks import padding
@@ -50,9 +50,10 @@ class ExpertConfig(Config):
         super().__post_init__()
         if self.top_k > self.experts:
             raise FieldError("top_k", f"is {self.top_k}: expected at most the number of experts, {self.experts}")
+        given = values(self)
         for option in fields(ExpertConfig):
-            value = getattr(self, option.name)
-            if value != option.default and getattr(self, "feed_forward", None) != "experts":
+            value = given[option.name]
+            if value != option.default and given.get("feed_forward") != "experts":
                 raise FieldError(option.name, f"is {value}: it has an effect only with feed_forward=experts")
 
 

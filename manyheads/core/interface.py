@@ -6,7 +6,7 @@ A model derives from one of them and names the class of its configuration, as in
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypedDict, TypeVar, Unpack
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -33,6 +33,15 @@ class Cache(Protocol):
 S = TypeVar("S", bound=Cache)
 
 
+class Properties(TypedDict, total=False):
+    """Properties of a model that follow from its configuration; `Model` describes them. Each is optional."""
+
+    pad: int | None
+    max_positions: int | None
+    head: str | None
+    labels: tuple[str, ...]
+
+
 class Model(nn.Module, Generic[C_co]):
     """Module with a configuration. `type(model)(model.config)` builds a module of the same shape.
 
@@ -53,13 +62,11 @@ class Model(nn.Module, Generic[C_co]):
     new: tuple[str, ...] = ()
     trained_heads: tuple[str, ...] = ()
 
-    def __init__(
-        self, config: C_co, *, pad: int | None = None, max_positions: int | None = None, head: str | None = None,
-        labels: tuple[str, ...] = (),
-    ) -> None:  # fmt: skip
+    def __init__(self, config: C_co, **properties: Unpack[Properties]) -> None:
         super().__init__()
         self.config = config
-        self.pad, self.max_positions, self.head_name, self.labels = pad, max_positions, head, labels
+        self.pad, self.max_positions = properties.get("pad"), properties.get("max_positions")
+        self.head_name, self.labels = properties.get("head"), properties.get("labels", ())
 
 
 class Encodes(Model[C_co]):
@@ -124,11 +131,8 @@ class Generates(Model[C_co], Generic[C_co, S]):
     start: Callable[..., S]
     output_bias: nn.Parameter | None
 
-    def __init__(
-        self, config: C_co, *, pad: int | None = None, max_positions: int | None = None, head: str | None = None,
-        labels: tuple[str, ...] = (),
-    ) -> None:  # fmt: skip
-        super().__init__(config, pad=pad, max_positions=max_positions, head=head, labels=labels)
+    def __init__(self, config: C_co, **properties: Unpack[Properties]) -> None:
+        super().__init__(config, **properties)
         self.projection = OutputProjection()
 
     @property

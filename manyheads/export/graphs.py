@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ from manyheads.models.transformer import Transformer
 from manyheads.models.vit import ViT
 
 T = TypeVar("T")
+Weights = Literal["float32", "float16", "int8"]  # number formats of the matrices in exported files
 
 CHOICES = 3  # number of candidates of the head "choice" in example inputs
 # names of the outputs of BERT's heads; other heads have logits

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, TypeVar
 
 from manyheads.core.config import MAX_PARAMETERS, Config, FieldError
-from manyheads.errors import UserError
+from manyheads.errors import UserError, similar
 
 FLOAT32 = 4  # bytes per number
 
@@ -295,10 +294,9 @@ def full_name(name: str, *families: str) -> str:
 def suggest_name(name: str, names: Iterable[str]) -> str:
     """Return advice for a preset name that does not exist."""
     names = list(names)
-    short = {full.partition("/")[2]: full for full in names}
-    close = get_close_matches(name, names, n=1) or [short[word] for word in get_close_matches(name, short, n=1)]
-    if close:
-        return f"did you mean {close[0]}? `manyheads summary` lists all presets"
+    short = {size: full for full in names if (size := full.partition("/")[2])}
+    if close := similar(name, names) or short.get(similar(name, short)):
+        return f"did you mean {close}? `manyheads summary` lists all presets"
     return f"expected a name such as {names[0]}; `manyheads summary` lists all presets"
 
 

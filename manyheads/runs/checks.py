@@ -6,14 +6,13 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TypeVar
 
 from manyheads.core.config import Config
 from manyheads.core.interface import Model
-from manyheads.data.readers.splits import SplitData
+from manyheads.data.readers.splits import Data, SplitData
 from manyheads.directory import family_of
-from manyheads.errors import UserError
-from manyheads.runs.overrides import nearest
+from manyheads.errors import UserError, nearest
 from manyheads.runs.recipe import RunConfig
 from manyheads.training.config import TrainingConfig
 from manyheads.training.record import METRICS
@@ -21,33 +20,16 @@ from manyheads.training.tuning import select_trained
 
 logger = logging.getLogger(__name__)
 
-MAX_HELD_OUT = 0.5  # A larger fraction leaves too few items for training.
+D = TypeVar("D", bound=Data)
 
 
-def check_settings(config: RunConfig, *, resume: bool) -> None:
-    """Raise UserError for settings of training and validation that are unknown, exclude each other or are too large.
-
-    resume  True: the settings are those of the resumed run, which were checked when it was started
-    """
-    training: TrainingConfig = config.training
+def check_metric(training: TrainingConfig) -> None:
+    """Raise UserError if the metric that selects the final weights is unknown."""
     if (metric := training.metric) not in (None, *METRICS):
         raise UserError(f"training.metric is {metric!r}: no such metric; {nearest(metric, METRICS)}")
-    if resume:
-        return
-    averaged = {"ema": None} if training.ema is not None else {"average": 1} if training.average > 1 else {}
-    for name, off in averaged.items():
-        if metric is not None:
-            raise UserError(
-                f"training.{name} is {getattr(training, name)} and training.metric is {metric!r}: expected only one of "
-                "them, because each selects the final weights; add training.metric=none or "
-                f"training.{name}={'none' if off is None else off}"
-            )
-    fraction = vars(config).get("held_out")
-    if fraction is not None and fraction > MAX_HELD_OUT:
-        raise UserError(f"held_out is {fraction}: expected a fraction of at most {MAX_HELD_OUT}, such as 0.1")
 
 
-def check_held_out(config: RunConfig, splits: SplitData[Any]) -> None:
+def check_held_out(config: RunConfig, splits: SplitData[D]) -> None:
     """Raise UserError if the user has set the fraction to hold out, but nothing was held out."""
     if (fraction := vars(config).get("held_out")) is not None and not splits.held_out:
         raise UserError(

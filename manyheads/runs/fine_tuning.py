@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
-from typing import Any
+from types import UnionType
+from typing import Any, TypeVar
 
 from tokenizers import Tokenizer
 
+from manyheads.core.config import Config
+from manyheads.core.interface import Model
 from manyheads.directory import Loaded, load
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
@@ -21,6 +24,8 @@ from manyheads.training.config import TrainingConfig
 
 logger = logging.getLogger(__name__)
 
+M = TypeVar("M", bound=Model[Config])
+
 # number of BERT layers, counted from the last, whose states are the input of a BiLSTM
 BILSTM_LAYERS = {"last": 1, "last-four": 4}
 # learning rate if only a BiLSTM, low-rank additions or a head are trained
@@ -31,17 +36,18 @@ MODEL_SETTINGS = ("preset", "vocabulary", "tokenizer", "tokens", "lowercase", "j
 BESIDES = ("head", "labels", "target", "representation", "dropout", "stochastic_depth")
 
 
-def start(run: Run, kind: Any, origin: str, **settings: Any) -> tuple[Any, Loaded]:
+def start(run: Run, kind: type[M] | tuple[type[M], ...], origin: str, **settings: object) -> tuple[M, Loaded]:
     """Load the model of `--init`, check its class, apply settings, and log which tensors are newly initialized.
 
-    kind    expected class of the model
+    kind    expected class of the model, or several
     origin  description of the expected model for the error message
     """
     loaded = opened(run, kind, origin)
-    return adapted(run, loaded, **settings), loaded
+    model: M = adapted(run, loaded, **settings)
+    return model, loaded
 
 
-def opened(run: Run, kind: Any, origin: str) -> Loaded:
+def opened(run: Run, kind: type | UnionType | tuple[type, ...], origin: str) -> Loaded:
     """Load the model of `--init` without changes. Raises UserError if the model is not of the class `kind`.
 
     The arguments are those of `start`.
@@ -53,7 +59,7 @@ def opened(run: Run, kind: Any, origin: str) -> Loaded:
     return loaded
 
 
-def adapted(run: Run, loaded: Loaded, **settings: Any) -> Any:
+def adapted(run: Run, loaded: Loaded, **settings: object) -> Any:
     """Apply settings to the loaded model, and log which tensors are newly initialized."""
     given = model_settings(run)
     known = [f.name for f in fields(loaded.model.config) if f.name not in ("labels", "head", "target")]

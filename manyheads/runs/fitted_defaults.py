@@ -23,11 +23,7 @@ _FITTED = ("warmup", "epochs", "validate_every", "learning_rate")
 
 
 def fit_to_data(
-    training: TrainingConfig,
-    given: Collection[str],
-    batches: Callable[[], int],
-    *,
-    own_data: bool,
+    training: TrainingConfig, given: Collection[str], batches: Callable[[], int], *, own_data: bool
 ) -> TrainingConfig:
     """Return the training configuration adapted to the data. Settings that the user has made do not change.
 

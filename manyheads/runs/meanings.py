@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import inspect
 import re
-from dataclasses import is_dataclass
-from typing import Any
+
+from manyheads.core.config import DataclassInstance, is_config, values
 
 _ENTRY = re.compile(r"([a-z_]+(?:, [a-z_]+)*) {2,}(\S.*)")
 
 
-def meaning(config: Any, key: str) -> str:
+def meaning(config: DataclassInstance, key: str) -> str:
     """Return the meaning of a setting, such as training.steps, or an empty text if its docstring has none.
 
     An entry of a dictionary, such as model.dropout, has the meaning of the dictionary.
     """
     name, _, rest = key.partition(".")
-    value = getattr(config, name)
-    if rest and is_dataclass(value):
+    value = values(config)[name]
+    if rest and is_config(value):
         return meaning(value, rest)
     return next((found[name] for found in map(_entries, type(config).__mro__) if name in found), "")
 

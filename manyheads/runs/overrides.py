@@ -8,19 +8,30 @@ number if the field is a number, and `no` is a language code if the field is a l
 from __future__ import annotations
 
 import json
-import types
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from itertools import accumulate
+from itertools import accumulate, chain, repeat
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import yaml
 
-from manyheads.core.config import DataclassInstance, Hint, is_config
-from manyheads.errors import UserError
-from manyheads.files import JsonMapping, parse_json, regular
+from manyheads.core.config import (
+    UNIONS,
+    DataclassInstance,
+    FieldError,
+    Hint,
+    as_dict,
+    expected,
+    field_types,
+    is_config,
+    plain,
+    values,
+)
+from manyheads.errors import UserError, nearest
+from manyheads.files import JsonMapping, JsonObject, parse_json, regular
 
 C = TypeVar("C", bound=DataclassInstance)
 
@@ -39,7 +50,7 @@ _OPENING = (
 _CLOSING = (yaml.FlowMappingEndToken, yaml.FlowSequenceEndToken, yaml.BlockEndToken)
 _NONE = ("", "none", "null", "~")
 _BOOL = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-_PLAIN = {int: "an integer", float: "a number", bool: "true or false"}
+MAX_SHOWN = 60  # maximum number of characters of a value in an error message
 
 
 @dataclass(frozen=True)
@@ -72,9 +83,10 @@ def from_arguments(arguments: Iterable[str]) -> list[Setting]:
     return settings
 
 
-def from_mapping(values: JsonMapping) -> list[Setting]:
+def from_mapping(settings: JsonMapping) -> list[Setting]:
     """Convert a dictionary of Python values, nested or with dotted keys, as passed to `manyheads.train`."""
-    return [Setting(key, value) for key, value in leaves(_to_plain(values))]
+    values = {str(key): plain(value) for key, value in settings.items()}
+    return [Setting(key, value) for key, value in leaves(values)]
 
 
 def from_file(path: str | Path) -> list[Setting]:
@@ -141,7 +153,7 @@ def with_full_keys(config: DataclassInstance, settings: Iterable[Setting]) -> li
     full = []
     for setting in settings:
         matching = [key for key in known if key.rpartition(".")[2] == setting.key]
-        if matching and "." not in setting.key and setting.key not in {f.name for f in fields(config)}:
+        if matching and "." not in setting.key and setting.key not in values(config):
             if len(matching) > 1:
                 raise setting.error(f"several settings have this name; choose {' or '.join(matching)}")
             setting = replace(setting, key=matching[0])
@@ -149,14 +161,7 @@ def with_full_keys(config: DataclassInstance, settings: Iterable[Setting]) -> li
     return full
 
 
-def as_dict(config: object) -> Any:
-    """Convert a configuration to nested dictionaries and lists for JSON or YAML."""
-    if is_config(config) and not isinstance(config, type):
-        return {f.name: as_dict(getattr(config, f.name)) for f in fields(config)}
-    return _to_plain(config)
-
-
-def leaves(settings: JsonMapping, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(settings: JsonMapping, prefix: str = "") -> Iterator[tuple[str, object]]:
     """Yield each setting of a configuration as a pair of dotted key and value."""
     for key, value in settings.items():
         if isinstance(value, dict) and value:
@@ -183,13 +188,6 @@ def _needs_quotes(item: object) -> bool:
     return isinstance(item, str) and (not item or item != item.strip() or not set(item).isdisjoint("[](),'\""))
 
 
-def nearest(word: str, valid: Iterable[str]) -> str:
-    """Return the end of an error message about an unknown name: the most similar valid name, or all valid names."""
-    names = list(valid)
-    close = get_close_matches(word, names, n=1)
-    return f"did you mean {close[0]}?" if close else f"valid are {', '.join(names)}"
-
-
 def _flatten(node: yaml.Node, prefix: str, file: str) -> Iterator[Setting]:
     place = f"{file}:{node.start_mark.line + 1}"
     if isinstance(node, yaml.MappingNode) and (node.value or not prefix):
@@ -213,18 +211,9 @@ def _text(node: yaml.Node) -> object:
     return node.value if isinstance(node, yaml.ScalarNode) else yaml.serialize(node)
 
 
-def _to_plain(value: object) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _to_plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_to_plain(item) for item in value]
-    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
-
-
 def _keys(config: DataclassInstance, prefix: str = "") -> Iterator[str]:
-    for f in fields(config):
-        value = getattr(config, f.name)
-        yield from _keys(value, f"{prefix}{f.name}.") if is_config(value) else [f"{prefix}{f.name}"]
+    for name, value in values(config).items():
+        yield from _keys(value, f"{prefix}{name}.") if is_config(value) else [f"{prefix}{name}"]
 
 
 def _check_key(config: DataclassInstance, setting: Setting) -> None:
@@ -232,9 +221,9 @@ def _check_key(config: DataclassInstance, setting: Setting) -> None:
     for part in setting.key.split("."):
         if isinstance(node, dict):
             return
-        if not is_config(node) or part not in {f.name for f in fields(node)}:
+        if not is_config(node) or part not in values(node):
             raise setting.error(f"unknown setting; {_suggest(setting.key, list(_keys(config)))}")
-        node = getattr(node, part)
+        node = values(node)[part]
     if is_config(node) and setting.value not in ("{}", {}):
         raise setting.error(f"is a group of settings; set one of {', '.join(_keys(node, setting.key + '.'))}")
 
@@ -257,95 +246,81 @@ def rebuild(config: C, prefix: str, settings: list[Setting]) -> C:
 
     prefix  beginning of the keys of this configuration among the settings
     """
-    hints = get_type_hints(type(config))
-    changes: dict[str, object] = {}
+    hints = field_types(type(config))
+    changes: JsonObject = {}
     applied: list[Setting] = []
-    for f in fields(config):
-        key = prefix + f.name
-        value = getattr(config, f.name)
+    for name, value in values(config).items():
+        key = prefix + name
         matching = [s for s in settings if s.key == key or s.key.startswith(f"{key}.")]
-        if (
-            f.name == "model"
-            and isinstance(value, dict)
-            and any(
-                s.key == f"{prefix}preset" and setting_words(s.value) != setting_words(vars(config)["preset"])
-                for s in settings
-            )
-        ):
-            # if the user selects another model preset, the recipe's settings for its own model are discarded
-            value = changes["model"] = {}
-        if not matching:
-            continue
+        if name == "model" and isinstance(value, dict) and _selects_preset(config, prefix, settings):
+            value = changes["model"] = {}  # The recipe's settings are those of its own preset.
         applied += matching
         if is_config(value):
-            changes[f.name] = rebuild(value, f"{key}.", matching)
+            changes |= {name: rebuild(value, f"{key}.", matching)} if matching else {}
             continue
         for setting in matching:
             if setting.key == key:
-                value = _convert(setting, setting.value, hints[f.name])
+                value = _converted(setting, hints[name])
             else:  # the key names an entry of a dictionary, not a field
-                value = {**value, setting.key[len(key) + 1 :]: _convert(setting, setting.value, Any)}
-        changes[f.name] = value
+                value = {**value, setting.key[len(key) + 1 :]: _read(setting, setting.value, Any)}
+            changes[name] = value
     try:
         return replace(config, **changes)
+    except FieldError as error:
+        key = prefix + error.field
+        place = next((f"{s.place}: " for s in reversed(applied) if s.key == key and s.place), "")
+        raise UserError(f"{place}{key} {error.fault}") from error
     except UserError as error:
         if len(applied) == 1 and not str(error).startswith(applied[0].key):
             raise applied[0].error(str(error)) from error
-        raise UserError(
-            f"{prefix[:-1]}: {error}" if prefix and not str(error).startswith(prefix) else str(error)
-        ) from error
+        named = not prefix or str(error).startswith(prefix)
+        raise UserError(str(error) if named else f"{prefix[:-1]}: {error}") from error
 
 
-def _convert(setting: Setting, value: object, hint: Hint) -> object:
-    """Convert text, or a list of texts, to the type of a field.
+def _selects_preset(config: DataclassInstance, prefix: str, settings: list[Setting]) -> bool:
+    """Return True if the user selects another preset of models than the configuration has."""
+    presets = [setting_words(setting.value) for setting in settings if setting.key == f"{prefix}preset"]
+    return any(preset != setting_words(vars(config)["preset"]) for preset in presets)
 
-    Python values are checked later by the dataclass itself.
-    """
+
+def _converted(setting: Setting, hint: Hint) -> object:
+    """Return the value of a setting for a field of the type `hint`. Raises UserError if it has another type."""
+    value = _read(setting, setting.value, hint)
+    if wanted := expected(value, hint):
+        raise setting.error(f"expected {wanted}, found {repr(setting.value)[:MAX_SHOWN]}")
+    return value
+
+
+def _read(setting: Setting, value: object, hint: Hint) -> object:
+    """Convert text, or a list of texts, to the type of a field. Text that does not have this form stays text."""
     origin: Hint = get_origin(hint)
     arguments = get_args(hint)
+    if origin is Annotated:
+        return _read(setting, value, arguments[0])
     if not isinstance(value, str | list):
         return (value,) if origin is tuple else value  # The user gave a single number for a field that expects a tuple.
-    if origin in (Union, types.UnionType):
-        if type(None) in arguments and isinstance(value, str) and value.lower() in _NONE:
+    if origin in UNIONS:
+        if NoneType in arguments and isinstance(value, str) and value.lower() in _NONE:
             return None
         # str is tried last, because it accepts any text
-        kinds = sorted((a for a in arguments if a is not type(None)), key=lambda a: a is str)
-        for kind in kinds[:-1]:
-            try:
-                return _convert(setting, value, kind)
-            except ValueError:
-                continue
-        return _convert(setting, value, kinds[-1])
-    if origin is Literal:
-        named = {str(a): a for a in arguments}
-        if not isinstance(value, str) or value not in named:
-            close = [f"; did you mean {name}?" for name in get_close_matches(str(value), named, n=1)]
-            raise setting.error(f"expected one of {', '.join(named)}, found {value!r}{''.join(close)}")
-        return named[value]
-    if origin in (tuple, list):
-        return _sequence(setting, value, origin, arguments)
-    if origin is dict or hint is dict:
-        loaded = _load(setting, value)
-        if not isinstance(loaded, dict) or not all(isinstance(name, str) for name in loaded):
-            raise setting.error(f"expected a mapping such as {{name: value}}, found {value!r}")
-        return loaded
-    if hint is Any:
+        readings = ((_read(setting, value, kind), kind) for kind in sorted(arguments, key=lambda kind: kind is str))
+        return next((read for read, kind in readings if not expected(read, kind)), value)
+    if origin is tuple:
+        items = _items(value) if isinstance(value, str) else value
+        kinds = repeat(arguments[0]) if Ellipsis in arguments else chain(arguments, repeat(Any))
+        return tuple(_read(setting, item, kind) for item, kind in zip(items, kinds, strict=False))
+    if hint is Any or dict in (origin, hint):
         return _load(setting, value)
     if not isinstance(value, str):
-        raise setting.error(f"expected {_PLAIN.get(hint, 'one value')}, found a list")
+        return value
+    if origin is Literal:
+        return {str(choice): choice for choice in arguments}.get(value, value)
+    if hint is bool:
+        return _BOOL.get(value.lower(), value)
     try:
-        return _BOOL[value.lower()] if hint is bool else hint(value)
-    except (KeyError, ValueError) as error:
-        raise setting.error(f"expected {_PLAIN.get(hint, hint.__name__)}, found {value!r}") from error
-
-
-def _sequence(setting: Setting, value: str | list[object], origin: Hint, arguments: tuple[Hint, ...]) -> object:
-    value = _items(value) if isinstance(value, str) else value
-    fixed = origin is tuple and Ellipsis not in arguments
-    if fixed and len(value) != len(arguments):
-        raise setting.error(f"expected {len(arguments)} values, found {len(value)}")
-    kinds = arguments if fixed else [arguments[0]] * len(value)
-    return origin(_convert(setting, item, kind) for item, kind in zip(value, kinds, strict=True))
+        return hint(value)
+    except (TypeError, ValueError):
+        return value
 
 
 def _items(text: str) -> list[object]:

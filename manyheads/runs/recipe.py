@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from importlib import import_module
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Literal, Protocol
 
-from manyheads.core.config import Config, Range, Rate, TargetKind
+from manyheads.core.config import Config, DataclassInstance, Range, Rate, TargetKind, values
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
 from manyheads.training.config import TrainingConfig
 from manyheads.training.run_directory import TRAIN
 
+MAX_HELD_OUT = 0.5  # A larger fraction leaves too few items for training.
 Threads = Annotated[int, Range(1, 1024)]
 # Layers of the loaded model that are used: either the layers that are trained, or the layers whose states a BiLSTM
 # reads.
@@ -25,14 +25,12 @@ FINE_TUNING = TrainingConfig(
 )  # fmt: skip
 
 
-class RunConfig(Protocol):
+class RunConfig(DataclassInstance, Protocol):
     """Settings that every recipe has. The class is a dataclass.
 
     threads   number of CPU threads; None: PyTorch's default
     training  settings of the training loop
     """
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def threads(self) -> int | None: ...
@@ -48,7 +46,7 @@ class DataConfig(Config):
     data              the user's data; None: the embedded corpus
     validation, test  data that are used instead of the splits found with the training data
     held_out          fraction of the training data that becomes validation data if there are none. None: 5%, but at
-                      least 50 items if these are not more than 20%
+                      least 50 items if these are not more than 20%. The maximum is one half
     scored            split on which the final model is evaluated
     threads           number of CPU threads; None: PyTorch's default
     """
@@ -56,7 +54,7 @@ class DataConfig(Config):
     data: str | None = None
     validation: str | None = None
     test: str | None = None
-    held_out: Annotated[float, Range(0, 1, above=True, below=True)] | None = None
+    held_out: Annotated[float, Range(0, MAX_HELD_OUT, above=True)] | None = None
     scored: Literal["test", "validation"] = "test"
     threads: Threads | None = None
 
@@ -84,9 +82,10 @@ class TargetConfig(DataConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        classes, defaults = ("positive", "class_weights", "sampling"), type(self).__dataclass_fields__
+        classes, given = ("positive", "class_weights", "sampling"), values(self)
         unused = {"classes": ("threshold",), "regression": (*classes, "names", "threshold"), "multi-label": classes}
-        if idle := [name for name in unused[self.target] if getattr(self, name) != defaults[name].default]:
+        defaults = {f.name: f.default for f in fields(self)}
+        if idle := [name for name in unused[self.target] if given[name] != defaults[name]]:
             raise UserError(f"{', '.join(idle)}: no effect with target={self.target}; leave it out")
         if self.class_weights and self.sampling:
             raise UserError("class_weights and sampling: expected one of them, because both balance the classes")
@@ -121,13 +120,13 @@ class Recipe:
 
     summary: str
     paper: str
-    config: Any  # a `RunConfig`; its class depends on the task
+    config: RunConfig
     task: str
     about: str = ""
     options: str = ""
     requires: Mapping[str, str] = field(default_factory=dict)
     init: Literal["may", "must", "never"] = "never"
-    with_init: Any = None
+    with_init: RunConfig | None = None
     spreads: bool = True
     program: str = TRAIN
 
@@ -148,10 +147,5 @@ class Recipe:
         needs = [f"{key}={value}" for key, value in self.requires.items()]
         return "; ".join([*needs, *(["--init MODEL"] if self.init == "must" else [])]) or "nothing"
 
-    def starting_config(self, init: str | None) -> Any:
+    def starting_config(self, init: str | None) -> RunConfig:
         return self.config if init is None or self.with_init is None else self.with_init
-
-    def load(self) -> Any:
-        """Import and return the class or function that `task` names."""
-        module, name = self.task.split(":")
-        return getattr(import_module(module), name)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 from itertools import islice
-from typing import Any
 
+from manyheads.files import JsonObject
 from manyheads.training.record import Metrics
 
 MAX_WORDS = 12  # maximum number of words of an example text
 
 
-class RunResult(dict[str, Any]):
+class RunResult(JsonObject):
     """Content of the file `result.json` of a finished run, a dictionary. Notebooks show its metrics as tables.
 
     next_command  command that uses the trained model on an item of the held-out data, or an empty text

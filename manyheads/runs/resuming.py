@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import TypeVar
 
-from manyheads.core.config import DataclassInstance, is_config, missing_fields
+from manyheads.core.config import DataclassInstance, is_config, missing_fields, values
 from manyheads.data.readers.memory import IN_MEMORY
 from manyheads.errors import UserError, shown
 from manyheads.files import JsonMapping, JsonObject, read_json
@@ -102,7 +101,7 @@ def refuse_changes(
     training, saved = config.training, before["settings"]
     lacking = (name for name in missing_fields(config, saved) if name.partition(".")[0] in settings)
     check_complete(out, [*missing_fields(training, before["config"]), *lacking])
-    limits = {name: getattr(training, name) for name in BUDGETS if f"training.{name}" in given}
+    limits = {name: values(training)[name] for name in BUDGETS if f"training.{name}" in given}
     limits = {name: limit for name, limit in limits.items() if limit != before["config"][name]}
     refuse_exceeded(out, limits, before["spent"])
     now = json.loads(json.dumps(settings))
@@ -115,8 +114,11 @@ def refuse_other_data(out: Path, description: JsonMapping, before: JsonMapping) 
     """Raise UserError if the data of a resumed run differ from the data that it was started with.
 
     description  description of the data that were read now (`Source.describe`)
+    before       last checkpoint of the resumed run; empty for a new run
     """
-    saved, now = before.get("settings", {}).get("fingerprints", {}), description["fingerprints"]
+    if not before:
+        return
+    saved, now = before["settings"]["fingerprints"], description["fingerprints"]
     if changed := [split for split, digits in saved.items() if now.get(split) != digits]:
         keys = ({"train": "data"}.get(split, split) for split in changed)
         paths = (description.get(key) or description.get("data") for key in keys)
@@ -133,9 +135,8 @@ def restored(config: C, saved: JsonMapping, out: Path) -> C:
 
 
 def _values(config: DataclassInstance, saved: JsonMapping, prefix: str) -> Iterator[Setting]:
-    for f in fields(config):
-        key, value = f"{prefix}{f.name}", getattr(config, f.name)
+    for name, value in values(config).items():
         if is_config(value):
-            yield from _values(value, saved[f.name], f"{key}.")
+            yield from _values(value, saved[name], f"{prefix}{name}.")
         else:
-            yield Setting(key, saved[f.name])
+            yield Setting(f"{prefix}{name}", saved[name])

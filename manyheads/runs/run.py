@@ -5,29 +5,30 @@ from __future__ import annotations
 import json
 import logging
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic
 
 import torch
 
-from manyheads.core.config import Config
+from manyheads.core.config import Config, as_dict
 from manyheads.core.interface import Model
 from manyheads.core.low_rank import PREFIX
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError
 from manyheads.files import JsonMapping, JsonObject, read_json, write_json
-from manyheads.runs.checks import check_held_out, check_selection, check_settings, without_info
+from manyheads.runs.checks import check_held_out, check_metric, check_selection, without_info
 from manyheads.runs.estimate import estimate
 from manyheads.runs.fitted_defaults import fit_to_data, keeping_best
 from manyheads.runs.options import Run
 from manyheads.runs.recipe import DataConfig, Recipe, RunConfig
 from manyheads.runs.result import RunResult
 from manyheads.runs.resuming import last_checkpoint, refuse_changes, refuse_other_data
-from manyheads.runs.task import C, D, Data, Job, Task
+from manyheads.runs.task import C, D, Data, Job, Report, Task
 from manyheads.training.config import TrainingConfig
 from manyheads.training.distributed import distributed_context
 from manyheads.training.loop import Summary, train
@@ -39,9 +40,16 @@ from manyheads.versions import upgrade
 logger = logging.getLogger(__name__)
 
 
-def train_recipe(recipe: Recipe, config: RunConfig, run: Run) -> Any:
+def task_of(recipe: Recipe) -> type[Task[Any, Any]] | Callable[[RunConfig, Run], Report]:
+    """Import and return the class or function that carries out a recipe."""
+    module, name = recipe.task.split(":")
+    task: type[Task[Any, Any]] | Callable[[RunConfig, Run], Report] = vars(import_module(module))[name]
+    return task
+
+
+def train_recipe(recipe: Recipe, config: RunConfig, run: Run) -> Report:
     """Train a recipe with the given configuration. The report is that of `carry_out`, or of the recipe's function."""
-    task = recipe.load()
+    task = task_of(recipe)
     return carry_out(task(config, run)) if isinstance(task, type) else task(config, run)
 
 
@@ -50,11 +58,10 @@ def planned_model(recipe: Recipe) -> Model[Config]:
 
     Raises UserError if the recipe does not train a single model.
     """
-    task = recipe.load()
+    task = task_of(recipe)
     if not isinstance(task, type):
         raise UserError("this recipe does not train a single model; give a model instead")
-    planned: Task[RunConfig, Any] = task(recipe.config, Run(recipe.task, Path()))
-    return planned.planned_model()
+    return task(recipe.config, Run(recipe.task, Path())).planned_model()
 
 
 @dataclass
@@ -76,11 +83,12 @@ def carry_out(task: Task[C, D]) -> JsonObject | None:
     """
     run, config, ranks = task.run, task.config, distributed_context()
     task.check()
-    check_settings(config, resume=run.resume)
-    if run.dry_run:
-        return _dry_run(task)
-    commit()  # The commit is read now, because the source files may change before the run ends.
+    check_metric(config.training)
     compute = run.compute(config.threads)
+    if run.dry_run:
+        with _closing(task):
+            return _dry_run(task, compute)
+    commit()  # The commit is read now, because the source files may change before the run ends.
     with _run_directory(run), compute.settings(), _closing(task):
         with without_info():  # The model of --init is loaded again for training, which logs the same lines.
             check_selection(task.plan().model, config.training, new=run.new)
@@ -124,13 +132,14 @@ def _build(task: Task[C, D], before: JsonMapping, compute: ComputeConfig) -> Bui
     """
     run, data = task.run, task.data()
     splits = data.read()
-    description = data.describe(splits)
+    description = {} if run.dry_run else data.describe(splits)
     refuse_other_data(run.out, description, before)
     if not run.resume:
         check_held_out(task.config, splits)
     if run.whole is None or not run.resume:
         log_splits(data, splits)
-        logger.info(data.report(splits))
+        if not run.dry_run:
+            logger.info(data.report(splits))
     torch.manual_seed(task.config.training.seed)
     job = task.build(splits, compute)
     job.model.origin = run.init
@@ -140,29 +149,23 @@ def _build(task: Task[C, D], before: JsonMapping, compute: ComputeConfig) -> Bui
     return Built(splits, description, job)
 
 
-def _dry_run(task: Task[C, D]) -> JsonObject:
+def _dry_run(task: Task[C, D], compute: ComputeConfig) -> JsonObject:
     """Read the data and build the model as a run does, then return the settings and the estimated cost of the run."""
     run, config, planned = task.run, task.config, task.plan()
-    compute = run.compute(config.threads)
     check_selection(planned.model, config.training, new=run.new)
     if not run.reads:
         return estimate(run.recipe, config, planned, compute)
-    data = task.data()
-    splits = data.read()
-    check_held_out(config, splits)
-    log_splits(data, splits)
-    with _closing(task):
-        job = task.build(splits, compute)
-        training = _session_training(run, job, {})
-        check_selection(job.model, training)
-        steps = steps_per_epoch(training, len(job.objective.batches(0)))
-        config, planned = replace(config, training=training), replace(planned, model=job.model)
-        return estimate(run.recipe, config, planned, compute, steps, len(splits.train))
+    built = _build(task, {}, compute)
+    job, training = built.job, built.job.training
+    check_selection(job.model, training)
+    steps = steps_per_epoch(training, len(job.objective.batches(0)))
+    config, planned = replace(config, training=training), replace(planned, model=job.model)
+    return estimate(run.recipe, config, planned, compute, steps, len(built.splits.train))
 
 
 def _train(task: Task[C, D], built: Built[D], identity: JsonMapping, compute: ComputeConfig) -> Summary:
     run, job = task.run, built.job
-    settings = {"settings": {**run.saved["settings"], "training": job.training.as_dict()}} if run.saved else {}
+    settings = {"settings": {**run.saved["settings"], "training": as_dict(job.training)}} if run.saved else {}
     job.record |= {} if _held(task, built.splits) is None else {"scored": _scored_split(task.config)}
     return train(
         job.objective, job.training, run.out, compute=compute, resume=run.resume, max_minutes=run.max_minutes,

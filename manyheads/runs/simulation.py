@@ -8,12 +8,12 @@ cache. The memory of the step is the maximum total size of all tensors that exis
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -27,6 +27,7 @@ from manyheads.core.config import Config
 from manyheads.core.interface import Generates, Model
 from manyheads.core.runtime import CACHED
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 from manyheads.models.bert import Bert
 from manyheads.training.loss import upcast, vocabulary_loss
 
@@ -44,7 +45,8 @@ def _attention_backward(gradient: Tensor, query: Tensor, key: Tensor, value: Ten
     return sdpa_backward_flop_count(gradient.shape, query.shape, key.shape, value.shape)
 
 
-PRODUCTS: dict[Any, Any] = {  # FLOP formulas of operations, including operations that PyTorch's FLOP counter lacks
+# FLOP formulas of operations, including operations that PyTorch's FLOP counter lacks
+PRODUCTS: dict[OpOverloadPacket, Callable[..., int]] = {
     **flop_registry,
     ATEN.addmm_: flop_registry[ATEN.addmm],
     ATEN._scaled_dot_product_flash_attention_for_cpu: _attention,
@@ -105,9 +107,11 @@ class _CostCounter(TorchDispatchMode):
         self.seconds = self.products = self.flops = 0.0
         self.alive = self.gradients = self.activations = self.peak = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: tuple[object, ...] = (), kwargs: JsonObject | None = None
+    ) -> object:
         kwargs = kwargs or {}
-        result = func(*args, **kwargs)
+        result: object = func(*args, **kwargs)
         if not func.is_view and func.overloadpacket not in IDLE:
             self._take_time(func, args, kwargs, result)
         for tensor in _tensors(result):
@@ -118,7 +122,7 @@ class _CostCounter(TorchDispatchMode):
                 weakref.finalize(storage, self._grow, -storage.nbytes())
         return result
 
-    def _take_time(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+    def _take_time(self, func: OpOverload, args: tuple[object, ...], kwargs: JsonObject, result: object) -> None:
         touched = _tensors((args, kwargs, result))
         transfer_seconds = self._machine.transfer_seconds(sum(t.numel() * t.element_size() for t in touched))
         count = PRODUCTS.get(func.overloadpacket)
@@ -139,7 +143,7 @@ class _CostCounter(TorchDispatchMode):
         self.gradients += parameter.numel() * parameter.element_size()
 
 
-def _tensors(tree: Any) -> list[Tensor]:
+def _tensors(tree: object) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 

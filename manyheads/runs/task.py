@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 from manyheads.core.config import Config
 from manyheads.core.interface import Model
 from manyheads.core.runtime import ComputeConfig
+from manyheads.data.readers.splits import Data as Items
 from manyheads.data.readers.splits import SplitData
-from manyheads.files import JsonObject
+from manyheads.files import JsonMapping, JsonObject
 from manyheads.runs.estimate import Plan
 from manyheads.runs.options import Run
 from manyheads.runs.recipe import RunConfig
@@ -19,7 +19,8 @@ from manyheads.training.objective import Objective
 from manyheads.training.record import Metrics
 
 C = TypeVar("C", bound=RunConfig)
-D = TypeVar("D", bound=Any)
+D = TypeVar("D", bound=Items)
+Report: TypeAlias = JsonObject | str | None  # of a run: result.json, the estimate of a dry run, or a table
 
 
 class Data(Protocol[D]):
@@ -50,7 +51,7 @@ class Job:
     training: TrainingConfig
     objective: Objective
     flops: float | None = None
-    identity: Mapping[str, Any] = field(default_factory=dict)
+    identity: JsonMapping = field(default_factory=dict)
     record: JsonObject = field(default_factory=dict)
 
 
@@ -109,7 +110,7 @@ class DataTask(Task[C, D]):
     """Task whose data the user may give: `data` and `validation`, and perhaps other settings of `DataConfig`."""
 
     @property
-    def located(self) -> dict[str, Any]:
+    def located(self) -> JsonObject:
         """Return the arguments of `Source` that describe the user's data: files, seed and treatment of faulty items."""
         given = vars(self.config)
         return {

@@ -135,7 +135,7 @@ async def _dispatch(service: Service, endpoint: Endpoint, request: Request) -> R
         if endpoint.method == "POST" or body:
             payload = parse_body(endpoint.request_schema, body, content_type, form=endpoint.form,
                                  images=endpoint.images, query=request.query_params)  # fmt: skip
-        allowed = allowed or key_matches(getattr(payload, "api_key", None) or "")
+        allowed = allowed or (isinstance(payload, schemas.KeyedBody) and key_matches(payload.api_key or ""))
     if not allowed and not is_public_path(endpoint.path):
         raise unauthorized()
     response = await endpoint.handler(service, payload, request)

@@ -62,7 +62,8 @@ def _arguments(served: Served, payload: schemas.AttendRequest) -> JsonObject:
     accepts = {"image": predictor.reads == "images", "pair": predictor.reads_pairs, "target": translates}
     accepts["text"] = not accepts["image"]
     first = "image" if accepts["image"] else "text"
-    arguments = {name: value for name in (first, *accepts) if (value := getattr(payload, name)) is not None}
+    given = {name: value for name, value in payload if value is not None}
+    arguments = {name: given[name] for name in (first, *accepts) if name in given}
     for name in arguments:
         if not accepts[name]:
             raise Refused(400, f"{served.name} does not accept this field", field=name, code="invalid_value")

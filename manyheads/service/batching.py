@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeAlias
 
 from manyheads.data.text.text_faults import ItemError
 from manyheads.errors import UserError
@@ -54,11 +54,13 @@ class FairLock:
                 self._taken = False
 
 
+Items: TypeAlias = list[Any]  # inputs of one kind: texts, tuples of texts, or images
+Results: TypeAlias = list[Any]  # one for each item; their class depends on the command
 # Function that computes the results for a list of items. Raises ItemError for an item that the model cannot read.
-Run = Callable[[list[Any]], Sequence[Any]]
+Run: TypeAlias = Callable[[Items], Sequence[object]]
 
 
-def characters(item: Any) -> int:
+def characters(item: object) -> int:
     """Return the number of characters in a text or in a tuple of texts, and 0 for other items."""
     return sum(len(text) for text in (item if isinstance(item, tuple) else (item,)) if isinstance(text, str))
 
@@ -74,12 +76,12 @@ class Request:
     key: Hashable
     field: str
     run: Run
-    items: list[Any]
-    future: Future[list[Any]] = dataclasses.field(default_factory=Future)
+    items: Items
+    future: Future[Results] = dataclasses.field(default_factory=Future)
     taken: int = 0
-    results: list[Any] = dataclasses.field(default_factory=list)
+    results: Results = dataclasses.field(default_factory=list)
 
-    def part(self, max_items: int, max_characters: int, *, alone: bool) -> list[Any]:
+    def part(self, max_items: int, max_characters: int, *, alone: bool) -> Items:
         """Return the items of this request that are not yet computed and fit into the limits of a batch.
 
         If `alone` is true, the batch has no other request. Then the first item is returned even if it exceeds the
@@ -133,7 +135,7 @@ class Batcher(Worker):
         self._last, self._seconds = 1, 0.1
         self._thread.start()
 
-    def submit(self, key: Hashable, run: Run, items: list[Any], field: str) -> Future[list[Any]]:
+    def submit(self, key: Hashable, run: Run, items: Items, field: str) -> Future[Results]:
         """Return a future for the results of the items, in input order. Raises Refused if the queue is full."""
         # A request with more items than the maximum length of the queue can never be accepted.
         if len(items) > self._max_waiting:
@@ -168,7 +170,7 @@ class Batcher(Worker):
             self._seconds = 0.9 * self._seconds + 0.1 * (time.monotonic() - began) / items
             self._last = sum(request.future.done() for request, _ in parts)
 
-    def _next(self) -> list[tuple[Request, list[Any]]] | None:
+    def _next(self) -> list[tuple[Request, Items]] | None:
         """Return the items of the next batch, with the requests that they belong to.
 
         The batch takes items from the first waiting request and from other requests with the same key, within the
@@ -185,7 +187,7 @@ class Batcher(Worker):
             while len(self._requests) < self._last and (seconds_left := until - time.monotonic()) > 0:
                 if not self._changed.wait(min(QUIET_SECONDS, seconds_left)):
                     break
-            parts: list[tuple[Request, list[Any]]] = []
+            parts: list[tuple[Request, Items]] = []
             items_left, characters_left, key = self._max_items, self._max_characters, self._requests[0].key
             for request in list(self._requests):
                 if request.future.cancelled() or request.future.done():
@@ -201,24 +203,20 @@ class Batcher(Worker):
             self._metrics.waiting.labels(self.name).set(self._waiting)
         return parts
 
-    def _compute(self, parts: list[tuple[Request, list[Any]]]) -> None:
+    def _compute(self, parts: list[tuple[Request, Items]]) -> None:
         """Compute the results of all items in a batch.
 
         If an item is unusable, only the request that contains it gets an error.
         """
         while parts:
             items = [item for _, part in parts for item in part]
+            places = [(number, at) for number, (_, part) in enumerate(parts) for at in range(len(part))]
             try:
                 results = iter(parts[0][0].run(items))
             except ItemError as error:
-                at, first = error.index, 0
-                for number, (request, part) in enumerate(parts):
-                    if at < first + len(part):
-                        index = request.taken - len(part) + at - first
-                        self._settle(request, refused(error.fault, request, index))
-                        del parts[number]
-                        break
-                    first += len(part)
+                number, at = places[error.index]
+                request, part = parts.pop(number)
+                self._settle(request, refused(error.fault, request, request.taken - len(part) + at))
             except UserError as error:
                 if len(parts) == 1:
                     return self._settle(parts[0][0], refused(str(error), parts[0][0], None))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,39 +11,25 @@ from PIL import Image
 from manyheads.data.images.checking import open_image
 from manyheads.data.text.text_faults import ItemError
 from manyheads.errors import UserError
-from manyheads.service.batching import Run
+from manyheads.service.batching import Items, Results, Run
 from manyheads.tasks.loading import LoadedModel
 
 MAX_PIXELS = 16_000_000  # maximum number of pixels in an image that a client sends
 
 
-def run(predictor: LoadedModel, verb: str, **options: Any) -> Run:
-    """Return a function that runs a predictor's method on a batch of items."""
+def run(predictor: LoadedModel, method: Callable[..., Results], **options: object) -> Callable[[Items], Results]:
+    """Return a function that calls a predictor's method for a batch of items.
 
-    def answers(items: list[tuple[str, str]]) -> Sequence[Any]:
-        return predictor.answer([a for a, _ in items], [b for _, b in items], **options)
+    The method gets a list of texts, two lists for items that are pairs of texts, or the normalized pixels of images.
+    """
 
-    def pairs(items: list[tuple[str, str]]) -> Sequence[Any]:
-        return predictor.predictions([a for a, _ in items], [b for _, b in items], **options)
+    def results(items: Items) -> Results:
+        if isinstance(items[0], np.ndarray):
+            items = [predictor.preprocessing.normalized(Image.fromarray(pixels)) for pixels in items]
+        columns = map(list, zip(*items, strict=True)) if isinstance(items[0], tuple) else [items]
+        return method(*columns, **options)
 
-    def images(items: list[NDArray[np.uint8]]) -> Sequence[Any]:
-        arrays = [predictor.preprocessing.normalized(Image.fromarray(pixels)) for pixels in items]
-        return predictor.classify_arrays(arrays, **options)
-
-    def image_vectors(items: list[NDArray[np.uint8]]) -> Sequence[Any]:
-        return predictor.embed_arrays([predictor.preprocessing.normalized(Image.fromarray(p)) for p in items])
-
-    def texts(items: list[str]) -> Sequence[Any]:  # with the names of labels, as JSON strings
-        return predictor.predictions(items, **options)
-
-    special: dict[str, Run] = {
-        "answer": answers,
-        "classify": texts,
-        "pairs": pairs,
-        "images": images,
-        "image_vectors": image_vectors,
-    }
-    return special.get(verb) or (lambda items: getattr(predictor, verb)(items, **options))
+    return results
 
 
 def image_decoder(predictor: LoadedModel) -> Run:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from manyheads.files import JsonObject
 
 LIBRETRANSLATE = ("/translate", "/languages", "/detect", "/frontend/settings")
 KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
@@ -23,7 +23,7 @@ class Refused(Exception):
         self.status, self.message, self.field, self.code = status, message, field, code
         self.headers = headers or {}
 
-    def document(self, path: str) -> dict[str, Any]:
+    def document(self, path: str) -> JsonObject:
         """Return the body of the error response.
 
         The body has LibreTranslate's error format on the paths of LibreTranslate, and OpenAI's error format elsewhere.

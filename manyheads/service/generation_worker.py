@@ -18,6 +18,7 @@ from manyheads.service.batching import FairLock, Worker
 from manyheads.service.errors import busy, shutting_down
 from manyheads.service.logs import log
 from manyheads.service.metrics import Metrics
+from manyheads.tasks.loading import LoadedModel
 
 CHUNK = 256  # maximum number of prompt tokens that the model reads between two generation steps
 
@@ -60,7 +61,7 @@ class GenerationWorker(Worker):
     """
 
     def __init__(
-        self, name: str, predictor: Any, turns: FairLock, metrics: Metrics, *, rows: int, positions: int,
+        self, name: str, predictor: LoadedModel, turns: FairLock, metrics: Metrics, *, rows: int, positions: int,
         max_waiting: int,
     ) -> None:  # fmt: skip
         super().__init__(name, turns, metrics, max_waiting)

@@ -6,7 +6,7 @@ import json
 import re
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import TypeVar
 
 from starlette.requests import Request
 
@@ -15,6 +15,8 @@ from manyheads.service.endpoint import Reply
 from manyheads.service.errors import Refused
 from manyheads.service.registry import Served
 from manyheads.service.state import Service
+
+T = TypeVar("T")
 
 
 async def translate(service: Service, payload: schemas.TranslateRequest, request: Request) -> Reply:
@@ -38,7 +40,7 @@ async def translate(service: Service, payload: schemas.TranslateRequest, request
         translations = [[part] for part in items]
         if served is not None:
             translations = [[t.text for t in ranked] for ranked in await service.compute(
-                request, served, "nbest", items, "q", **options)]  # fmt: skip
+                request, served, served.predictor.nbest, items, "q", **options)]  # fmt: skip
         remaining = iter(translations)
         results |= {i: [next(remaining) for _ in split[i].parts] for i in indices}
 
@@ -47,7 +49,7 @@ async def translate(service: Service, payload: schemas.TranslateRequest, request
 
     single = isinstance(payload.q, str)
 
-    def unwrap(values: list[Any]) -> Any:
+    def unwrap(values: list[T]) -> T | list[T]:
         return values[0] if single else values
 
     answer = schemas.Translated(translatedText=unwrap([joined(i, 0) for i in range(len(texts))]))
@@ -118,7 +120,7 @@ async def _detect(
     for text in texts:
         if not text.strip():
             raise Refused(400, "is blank: give a text to detect its language", field="q")
-    predictions = await service.compute(request, served, "classify", texts, "q", top=3, truncate=True)
+    predictions = await service.compute(request, served, served.predictor.predictions, texts, "q", top=3, truncate=True)
     return [
         [schemas.Detected(confidence=round(100 * label.probability, 1), language=label.label) for label in ranked]
         for ranked in predictions

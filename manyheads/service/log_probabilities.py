@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+
+from tokenizers import Tokenizer
 
 from manyheads.generation import TextStream
 from manyheads.generation.scoring import TokenScore
@@ -11,7 +12,11 @@ from manyheads.service import schemas
 
 
 def log_probabilities(
-    tokenizer: Any, prompt: Sequence[int], echo: Sequence[TokenScore] | None, scores: Sequence[TokenScore], text: str
+    tokenizer: Tokenizer,
+    prompt: Sequence[int],
+    echo: Sequence[TokenScore] | None,
+    scores: Sequence[TokenScore],
+    text: str,
 ) -> schemas.LogProbabilities:
     """Return the tokens of a completion with their log-probabilities and their offsets in its text.
 

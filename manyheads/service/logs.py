@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from typing import Any
+
+from manyheads.files import JsonObject
 
 log = logging.getLogger("manyheads.service")
 
 
 class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = {
+        line: JsonObject = {
             "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03}",
             "level": record.levelname.lower(), "process": record.process, "event": record.getMessage(),
-            **getattr(record, "more", {}),
+            **vars(record).get("more", {}),
         }  # fmt: skip
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
@@ -37,5 +38,5 @@ def configure(level: str) -> None:
         logger.setLevel(level_name)
 
 
-def log_event(event: str, level: int = logging.INFO, **more: Any) -> None:
+def log_event(event: str, level: int = logging.INFO, **more: object) -> None:
     log.log(level, event, extra={"more": more})

@@ -11,6 +11,7 @@ import secrets
 import time
 
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from manyheads.files import JsonObject
@@ -74,13 +75,14 @@ class AccessMiddleware:
             await _refuse(
                 send_response, Refused(error.status_code, error.detail, headers=dict(error.headers or {})), path
             )
-        except Exception:
+        except Exception:  # A bug in a handler must not leave the client without an answer.
             log.exception("a request failed", extra={"more": about})
             if status == DISCONNECTED:
                 await _refuse(send_response, Refused(500, "the service failed: see its log"), path)
         finally:
             seconds = time.monotonic() - start_time
-            route = getattr(scope.get("route"), "path", "other")
+            matched = scope.get("route")
+            route = matched.path if isinstance(matched, Route) else "other"
             method = scope["method"] if scope["method"] in ("GET", "POST", "HEAD") else "other"
             service.metrics.requests.labels(method, route, status).inc()
             service.metrics.seconds.labels(route).observe(seconds)

@@ -9,7 +9,6 @@ import secrets
 import struct
 import time
 from collections.abc import AsyncIterator
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
@@ -18,6 +17,7 @@ from manyheads.data.text.text_faults import ItemError
 from manyheads.files import JsonObject
 from manyheads.generation import Sampling
 from manyheads.service import schemas
+from manyheads.service.batching import Items
 from manyheads.service.endpoint import Reply
 from manyheads.service.errors import Refused
 from manyheads.service.generation_worker import GenerationRequest, GenerationWorker, Piece
@@ -98,7 +98,7 @@ async def _encode_prompts(
     predictor: LoadedModel, payload: schemas.CompletionRequest
 ) -> tuple[list[str], list[list[int]]]:
     """Return the prompts of a request, both as texts and as token ids."""
-    prompts: Any = payload.prompt if isinstance(payload.prompt, list) else [payload.prompt]
+    prompts: Items = payload.prompt if isinstance(payload.prompt, list) else [payload.prompt]
     if isinstance(prompts[0], int):
         prompts = [prompts]
     if isinstance(prompts[0], str):
@@ -215,12 +215,13 @@ async def chat(service: Service, payload: schemas.ChatRequest, request: Request)
 
 async def embeddings(service: Service, payload: schemas.EmbeddingRequest, request: Request) -> Reply:
     served = service.registry.of(payload.model, "embed")
-    items: list[Any] = [payload.input] if isinstance(payload.input, str) else payload.input
+    items: Items = [payload.input] if isinstance(payload.input, str) else payload.input
     if served.predictor.reads == "images":
         served, items = await decode_images(service, served, "embed", items, "input", request)
-        found = await service.compute(request, served, "image_vectors", items, "input")
+        found = await service.compute(request, served, served.predictor.embed_arrays, items, "input")
     else:
-        found = await service.compute(request, served, "embed", items, "input", truncate=payload.truncate)
+        method, truncate = served.predictor.embed, payload.truncate
+        found = await service.compute(request, served, method, items, "input", truncate=truncate)
     vectors, tokens = zip(*((vector.tolist(), count) for vector, count in found), strict=True)
     width = len(vectors[0])
     if payload.dimensions not in (None, width):

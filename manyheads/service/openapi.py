@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
-from pydantic.json_schema import models_json_schema
+from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from manyheads import __version__
 from manyheads.files import JsonObject
@@ -36,8 +36,8 @@ _LIBRE_FAULT = {"type": "object", "required": ["error"], "properties": {"error":
 
 def document(endpoints: Sequence[Endpoint], token: bool) -> JsonObject:
     """Return the content of /openapi.json. `token` is true if clients must send an access token."""
-    schemas: list[Any] = [(e.request_schema, "validation") for e in endpoints if e.request_schema]
-    schemas += [(e.response_schema, "validation") for e in endpoints if e.response_schema]
+    classes = (schema for e in endpoints for schema in (e.request_schema, e.response_schema) if schema)
+    schemas: list[tuple[type[BaseModel], JsonSchemaMode]] = [(schema, "validation") for schema in classes]
     names, definitions = models_json_schema(schemas, ref_template=REFERENCE)
     paths: JsonObject = {}
     for e in endpoints:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -23,8 +22,8 @@ class BoundedProtocol(H11Protocol):
     _head: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)  # type: ignore[arg-type]  # uvicorn expects a transport with writes
         self._head = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
 
     def data_received(self, data: bytes) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 from PIL import Image
 
@@ -25,6 +25,8 @@ from manyheads.service.logs import log, log_event
 from manyheads.tasks.loading import LoadedModel
 from manyheads.tasks.verbs import SERVED
 
+Stamp: TypeAlias = tuple[tuple[str, int, int, int], ...]  # name, inode, size and modification time of each file
+
 
 @dataclass(eq=False)
 class Served:
@@ -37,7 +39,7 @@ class Served:
     name: str
     predictor: LoadedModel
     worker: Batcher | GenerationWorker
-    stamp: tuple[Any, ...]
+    stamp: Stamp
     languages: tuple[str, str] | None = None
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -149,7 +151,7 @@ def warm_up(predictor: LoadedModel) -> None:
                 use(predictor)
 
 
-def stamp_of(model: str) -> tuple[Any, ...]:
+def stamp_of(model: str) -> Stamp:
     """Return a value that changes if files of a model directory are replaced.
 
     For a model of the Hugging Face Hub, which is not reloaded, the value is constant.

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.types import Receive
 
+from manyheads.errors import nearest
 from manyheads.files import JsonObject
-from manyheads.runs.overrides import nearest
 from manyheads.service.errors import Refused
 from manyheads.service.schemas import Body, StreamOptions
 

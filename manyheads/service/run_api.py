@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
@@ -111,7 +110,7 @@ def _curves(entries: list[JsonObject]) -> list[schemas.Curve]:
     ]
 
 
-def _is_finite(value: Any) -> bool:
+def _is_finite(value: object) -> bool:
     """Return True if a measured number is finite and fits into a float."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 

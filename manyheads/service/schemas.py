@@ -6,7 +6,8 @@ and generates the matching JSON schema.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -38,6 +39,12 @@ class Body(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
 
+class KeyedBody(Body):
+    """Base class of request schemas of LibreTranslate, whose clients send the access token in the request."""
+
+    api_key: str | None = None
+
+
 class Answer(BaseModel):
     """Base class of response schemas."""
 
@@ -48,13 +55,13 @@ def _check_temperature(value: float | None) -> float | None:
     return value
 
 
-def _check_unsupported(value: Any) -> None:
+def _check_unsupported(value: object) -> None:
     """Accept the values of a field that change nothing, because clients send them by default."""
     if value not in (None, 0, "", {}):
         raise UserError("is not supported: leave this field out")
 
 
-Unsupported = Annotated[Any, AfterValidator(_check_unsupported)]
+Unsupported = Annotated[object, AfterValidator(_check_unsupported)]
 
 
 class StreamOptions(Body):
@@ -140,7 +147,7 @@ class Completion(Answer):
     usage: Usage | None = None
 
 
-def _refuse_token_ids(value: Any) -> Any:
+def _refuse_token_ids(value: object) -> object:
     """Raise UserError for token ids, which clients make with the vocabulary of another model."""
     first = value[0] if isinstance(value, list) and value else None
     if isinstance(first, int | list):
@@ -205,7 +212,7 @@ class ModelList(Answer):
     data: list[ModelCard]
 
 
-class TranslateRequest(Body):
+class TranslateRequest(KeyedBody):
     """Request for translation in LibreTranslate's format, with an additional field `truncate`.
 
     Each line of the text is translated separately. In HTML, each text between tags is translated.
@@ -217,16 +224,14 @@ class TranslateRequest(Body):
     format: Literal["text", "html"] | None = "text"
     alternatives: Annotated[int | None, Field(ge=0, le=10)] = 0
     truncate: Truncate = False
-    api_key: str | None = None
 
 
-class DetectRequest(Body):
+class DetectRequest(KeyedBody):
     q: str
-    api_key: str | None = None
 
 
-class LanguagesRequest(Body):
-    api_key: str | None = None
+class LanguagesRequest(KeyedBody):
+    pass
 
 
 class FrontendSettings(Answer):
@@ -370,7 +375,7 @@ class Results(Answer):
     """Results for each text of a request, in the order of the request."""
 
     model: str
-    results: list[Any]
+    results: Sequence[object]
 
 
 class Health(Answer):

@@ -19,9 +19,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from multiprocessing.context import SpawnProcess
 
 import uvicorn
+from prometheus_client.multiprocess import mark_process_dead
 
 from manyheads.core.config import Precision
 from manyheads.errors import UserError
@@ -38,10 +39,8 @@ from manyheads.service.state import LOCAL, Limits, Service
 from manyheads.tasks.loading import load
 from manyheads.tasks.verbs import SERVED
 
-ATTENTION_QUEUE, MAX_ATTENTION = (
-    "(attention)",
-    32,
-)  # for the computation of attention maps: name of the queue in the metrics, and maximum length of the queue
+# for the computation of attention maps: name of the queue in the metrics, and maximum length of the queue
+ATTENTION_QUEUE, MAX_ATTENTION = "(attention)", 32
 IMAGE_QUEUE = "(images)"  # for the decoding of images: name of the queue in the metrics
 MAX_CONNECTIONS = 1000  # maximum number of connections per process; further requests get status 503
 HEAD_BYTES = 32_768
@@ -130,7 +129,7 @@ def _socket(host: str, port: int) -> socket.socket:
         listening.bind((host, port))
     except (OSError, OverflowError) as error:
         listening.close()
-        reason = getattr(error, "strerror", None) or error
+        reason = (isinstance(error, OSError) and error.strerror) or error
         raise UserError(f"--host {host} --port {port}: cannot listen on this address: {reason}") from None
     return listening
 
@@ -203,7 +202,7 @@ class _Server(uvicorn.Server):
             self.pulse.beat()
         return await super().on_tick(counter)
 
-    def handle_exit(self, sig: int, frame: Any) -> None:
+    def handle_exit(self, sig: int, frame: object) -> None:
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = self.service.draining = True
         if self.pulse is not None:
@@ -217,9 +216,8 @@ def _work(
     # SIGHUP signals that arrive while the models are loaded. The models are then loaded again, because their files may
     # have changed.
     hangups: list[int] = []
-    if hasattr(signal, "SIGHUP"):
-        signal.signal(signal.SIGHUP, lambda number, _: hangups.append(number))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
+    signal.signal(signal.SIGHUP, lambda number, _: hangups.append(number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
     service = service_of(settings)
     config = uvicorn.Config(
         application(service), http=BoundedProtocol, ws="none", loop="asyncio", lifespan="on", log_config=None,
@@ -229,14 +227,13 @@ def _work(
     )  # fmt: skip
     server = _Server(config)
     server.service, server.pulse = service, pulse
-    if hasattr(signal, "SIGHUP"):
 
-        def reload(*_: Any) -> None:
-            threading.Thread(target=service.registry.reload, daemon=True).start()
+    def reload(*_: object) -> None:
+        threading.Thread(target=service.registry.reload, daemon=True).start()
 
-        signal.signal(signal.SIGHUP, reload)
-        if hangups:
-            reload()
+    signal.signal(signal.SIGHUP, reload)
+    if hangups:
+        reload()
     listening.listen(config.backlog)
     log_event("started", models=list(settings.models))
     started()
@@ -271,9 +268,6 @@ def _worker(settings: Settings, listening: socket.socket, parent: Connection) ->
 
 @contextlib.contextmanager
 def _block_hangup() -> Iterator[None]:
-    if not hasattr(signal, "SIGHUP"):
-        yield
-        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
     try:
         yield
@@ -292,15 +286,14 @@ class _Workers:
         self._settings, self._listening = settings, listening
         # Processes are spawned, not forked, because a forked process would lack the threads that PyTorch computes with.
         self._context = multiprocessing.get_context("spawn")
-        self._running: dict[Any, Connection] = {}
+        self._running: dict[SpawnProcess, Connection] = {}
         self._signals: list[int] = []  # stop signals that this process has received, as signal numbers
-        for name in ("SIGTERM", "SIGINT", "SIGHUP"):
-            if hasattr(signal, name):
-                signal.signal(getattr(signal, name), self._forward)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._forward)
 
     def start(self) -> None:
         parent_end, child_end = self._context.Pipe()
-        process: Any = self._context.Process(target=_worker, args=(self._settings, self._listening, child_end))
+        process = self._context.Process(target=_worker, args=(self._settings, self._listening, child_end))
         # SIGHUP is blocked in a new process until the process has a handler, because by default the signal would end
         # the process.
         with _block_hangup():
@@ -327,7 +320,7 @@ class _Workers:
             dead = wait([process.sentinel for process in self._running], timeout=0.5)
             for process in [p for p in self._running if p.sentinel in dead]:
                 fault = _restart_error(self._running.pop(process))
-                _remove_from_metrics(process.pid)
+                mark_process_dead(process.pid)
                 if not self._signals:
                     log_event("a process died", logging.ERROR, pid=process.pid, status=process.exitcode, fault=fault)
                     time.sleep(RESTART_SECONDS)
@@ -346,12 +339,12 @@ class _Workers:
                 process.kill()
                 process.join()
 
-    def _forward(self, number: int, _: Any) -> None:
-        if number != getattr(signal, "SIGHUP", None):
+    def _forward(self, number: int, _: object) -> None:
+        if number != signal.SIGHUP:
             self._signals.append(number)
             number = signal.SIGTERM
         for process in self._running:
-            if process.is_alive():
+            if process.pid is not None and process.is_alive():
                 os.kill(process.pid, number)
 
 
@@ -375,7 +368,7 @@ def _supervise(settings: Settings, listening: socket.socket, serving: Callable[[
             del os.environ[MULTIPROCESS]
 
 
-def _startup_error(process: Any, pipe: Connection) -> str:
+def _startup_error(process: SpawnProcess, pipe: Connection) -> str:
     """Wait for the startup of a process. Return its error message, or an empty string if it is ready."""
     try:
         return str(pipe.recv())
@@ -390,9 +383,3 @@ def _restart_error(pipe: Connection) -> str:
         return str(pipe.recv()) if pipe.poll() else ""
     except (EOFError, OSError):
         return ""
-
-
-def _remove_from_metrics(pid: int) -> None:
-    from prometheus_client.multiprocess import mark_process_dead
-
-    mark_process_dead(pid)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from starlette.requests import Request
 
 from manyheads.service import computing
-from manyheads.service.batching import Batcher, characters
+from manyheads.service.batching import Batcher, Items, Results, characters
 from manyheads.service.errors import Refused
 from manyheads.service.metrics import Metrics
 from manyheads.service.registry import Registry, Served
@@ -71,7 +71,7 @@ class Service:
     detector: str | None = None
     draining: bool = False
 
-    def check_length(self, items: list[Any], field: str) -> None:
+    def check_length(self, items: Items, field: str) -> None:
         """Raise Refused if the texts or pairs of texts in a request have too many characters."""
         size = sum(map(characters, items))
         if size > self.limits.characters:
@@ -79,9 +79,10 @@ class Service:
             raise Refused(400, fault, field=field, code="too_long")
 
     async def compute(
-        self, request: Request, served: Served, verb: str, items: list[Any], field: str, **options: Any
-    ) -> list[Any]:
-        """Return the result of a command (`verb`, such as "translate") for each item.
+        self, request: Request, served: Served, method: Callable[..., Results], items: Items, field: str,
+        **options: object,
+    ) -> Results:  # fmt: skip
+        """Return the result of a method of the model's predictor for each item.
 
         The items may share a batch with items of other requests.
         """
@@ -89,6 +90,6 @@ class Service:
         if not items:  # A worker never answers a request without items.
             return []
         assert isinstance(served.worker, Batcher)
-        key = (verb, *sorted(options.items()))
-        future = served.worker.submit(key, computing.run(served.predictor, verb, **options), items, field)
+        key = (method, *sorted(options.items()))
+        future = served.worker.submit(key, computing.run(served.predictor, method, **options), items, field)
         return await while_connected(request, asyncio.wrap_future(future), self.limits.deadline)

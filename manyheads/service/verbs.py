@@ -7,7 +7,6 @@ import base64
 import binascii
 import math
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +15,14 @@ from starlette.requests import Request
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
 from manyheads.service import schemas
+from manyheads.service.batching import Items
 from manyheads.service.computing import image_decoder
 from manyheads.service.endpoint import Reply
 from manyheads.service.errors import Refused
 from manyheads.service.registry import Served
 from manyheads.service.request_body import while_connected
 from manyheads.service.state import Service
+from manyheads.tasks.targets import Label
 
 
 async def nbest(service: Service, payload: schemas.NBestRequest, request: Request) -> Reply:
@@ -29,7 +30,7 @@ async def nbest(service: Service, payload: schemas.NBestRequest, request: Reques
     if payload.beam is not None and payload.count > payload.beam:
         raise Refused(400, f"found {payload.count}: expected at most the beam, {payload.beam}", field="count")
     options = {"count": payload.count, "beam": payload.beam, "alpha": payload.alpha, "truncate": payload.truncate}
-    translations = await service.compute(request, served, "nbest", payload.texts, "texts", **options)
+    translations = await service.compute(request, served, served.predictor.nbest, payload.texts, "texts", **options)
     return schemas.Results(
         model=served.name, results=[[asdict(translation) for translation in ranked] for ranked in translations]
     )
@@ -39,24 +40,26 @@ async def classify(service: Service, payload: schemas.ClassifyRequest, request: 
     served = service.registry.of(payload.model, "classify")
     _check_fields(served, payload)
     options: JsonObject = {"top": payload.top, "threshold": payload.threshold}
-    items: list[Any]
+    items: Items
     if payload.images is not None:
-        verb, field = "images", "images"
+        field = "images"
         served, items = await decode_images(service, served, "classify", payload.images, "images", request)
     else:
-        verb, field, items = "predictions", "texts", payload.texts or []
+        field, items = "texts", payload.texts or []
         options["truncate"] = payload.truncate
         if payload.pairs is not None:
             if len(payload.pairs) != len(items):
                 raise Refused(
                     400, f"found {len(payload.pairs)} for {len(items)} texts: expected one each", field="pairs"
                 )
-            verb, items = "pairs", list(zip(items, payload.pairs, strict=True))
-    predictions = await service.compute(request, served, verb, items, field, **options)
+            items = list(zip(items, payload.pairs, strict=True))
+    predictor = served.predictor
+    method = predictor.predictions if payload.images is None else predictor.classify_arrays
+    predictions = await service.compute(request, served, method, items, field, **options)
     return schemas.Results(model=served.name, results=list(map(_prediction, predictions)))
 
 
-def _prediction(prediction: Any) -> Any:
+def _prediction(prediction: float | list[Label]) -> object:
     if isinstance(prediction, float):
         return {"value": None if math.isnan(prediction) else prediction}
     return [asdict(label) for label in prediction]
@@ -76,11 +79,12 @@ def _check_fields(served: Served, payload: schemas.ClassifyRequest) -> None:
     else:
         reads, needs, takes = "single texts", ["texts"], ["texts"]
     expected = "two lists of equal length, texts and pairs (the second texts)" if needs == both else "a list of them"
+    given = {field for field, value in payload if value is not None}
     for field in needs:
-        if getattr(payload, field) is None:
+        if field not in given:
             raise Refused(400, f"{served.name} reads {reads}: expected {expected}", field=field, code="missing")
     for field in [*both, "images"]:
-        if field not in takes and getattr(payload, field) is not None:
+        if field in given and field not in takes:
             raise Refused(400, f"{served.name} reads {reads}: leave this field out", field=field)
 
 
@@ -113,7 +117,7 @@ def decode_base64(image: str, field: str) -> bytes:
 
 async def tag(service: Service, payload: schemas.TagRequest, request: Request) -> Reply:
     served = service.registry.of(payload.model, "tag")
-    tagged = await service.compute(request, served, "tag", payload.texts, "texts")
+    tagged = await service.compute(request, served, served.predictor.tag, payload.texts, "texts")
     results = [
         {"words": [word._asdict() for word in text.words], "entities": [entity._asdict() for entity in text.entities]}
         for text in tagged
@@ -127,7 +131,7 @@ async def fill(service: Service, payload: schemas.FillRequest, request: Request)
     if payload.top * characters > schemas.MAX_FILLED:
         fault = f"top is {payload.top:,} for {characters:,} characters: expected a product up to {schemas.MAX_FILLED:,}"
         raise Refused(400, fault, field="top", code="too_long")
-    predictions = await service.compute(request, served, "fill", payload.texts, "texts", top=payload.top)
+    predictions = await service.compute(request, served, served.predictor.fill, payload.texts, "texts", top=payload.top)
     return schemas.Results(
         model=served.name, results=[[prediction._asdict() for prediction in ranked] for ranked in predictions]
     )
@@ -141,5 +145,5 @@ async def answer(service: Service, payload: schemas.AnswerRequest, request: Requ
     except UserError as error:
         raise Refused(400, str(error), field="question", code="invalid_value") from None
     pair = (payload.question, payload.context)
-    (predictions,) = await service.compute(request, served, "answer", [pair], "context", **options)
+    (predictions,) = await service.compute(request, served, served.predictor.answer, [pair], "context", **options)
     return schemas.Results(model=served.name, results=[prediction._asdict() for prediction in predictions])

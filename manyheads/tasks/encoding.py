@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
+from tokenizers.models import BPE, WordLevel, WordPiece
 from torch import Tensor
 
 from manyheads.data.text.text_faults import ItemError, beginning, fault_of
@@ -39,6 +39,12 @@ class Encoded:
         return *padded([self.ids[i] for i in rows], padding), segments
 
 
+def unknown_token(tokenizer: Tokenizer) -> str | None:
+    """Return the token that stands for characters outside of the vocabulary, or None if there is none."""
+    model = tokenizer.model
+    return model.unk_token if isinstance(model, BPE | WordLevel | WordPiece) else None
+
+
 def encode(
     tokenizer: Tokenizer,
     texts: Sequence[str],
@@ -60,7 +66,7 @@ def encode(
     def error(index: int, fault: str) -> ItemError:
         return ItemError(index, fault, where(index) if where else None)
 
-    unknown = tokenizer.token_to_id(getattr(tokenizer.model, "unk_token", None) or "") or 0
+    unknown = tokenizer.token_to_id(unknown_token(tokenizer) or "") or 0
     ids: list[NDArray[np.int32]] = []
     segments: list[NDArray[np.int32]] = []
     too_long: list[tuple[int, int]] = []
@@ -71,7 +77,7 @@ def encode(
                 side[i] = beginning(text, limit) if truncate else text
                 if fault := fault_of(side[i], limit, hint):
                     raise error(first + i, fault)
-        chunk: Any = sides[0] if pairs is None else list(zip(*sides, strict=True))
+        chunk = sides[0] if pairs is None else list(zip(*sides, strict=True))
         encodings: list[Encoding] = tokenizer.encode_batch(chunk)
         for i, encoding in enumerate(encodings):
             tokens = np.array(encoding.ids or [unknown], dtype=np.int32)

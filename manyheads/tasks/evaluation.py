@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from manyheads.calls import checked_methods, shown
 from manyheads.core.config import TargetKind
+from manyheads.data.readers.splits import Data
 from manyheads.errors import UserError
 from manyheads.files import JsonObject, replacing
 from manyheads.runs.result import metrics_html
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-D = TypeVar("D", bound=Any)
+D = TypeVar("D", bound=Data)
 RESAMPLES = 1000
 NO_LABEL = "no label"
 MAX_PICTURES = 48  # maximum number of images in a sheet of wrong images
@@ -43,6 +44,36 @@ def values(metrics: Metrics) -> dict[str, float]:
     {'accuracy': 0.5}
     """
     return {name: metric["value"] for name, metric in metrics.items()}
+
+
+class Counts(NamedTuple):
+    """Number of items that are rightly predicted, predicted, and present in the reference, for one label.
+
+    A ratio whose denominator is zero has the value 0, as in conlleval.
+    """
+
+    right: int
+    found: int
+    in_reference: int
+
+    @property
+    def precision(self) -> float:
+        return self.right / max(self.found, 1)
+
+    @property
+    def recall(self) -> float:
+        return self.right / max(self.in_reference, 1)
+
+    @property
+    def f1(self) -> float:
+        return 2 * self.right / max(self.found + self.in_reference, 1)
+
+    def row(self, label: str) -> JsonObject:
+        """Return the number of items in the reference, precision, recall and F1, for a table of labels."""
+        return {
+            "label": label, "items": self.in_reference, "precision": self.precision, "recall": self.recall,
+            "f1": self.f1,
+        }  # fmt: skip
 
 
 @checked_methods
@@ -67,7 +98,7 @@ class EvaluationResult:
     quality: list[float]
     metrics: Metrics
     unit: str = field(default="right", kw_only=True)
-    confidences: list[Any] = field(default_factory=list, kw_only=True)
+    confidences: Sequence[float | str] = field(default_factory=list, kw_only=True)
     measure: str = field(default="probability", kw_only=True)
     image: Callable[[int], Image.Image] | None = field(default=None, kw_only=True, compare=False)
 
@@ -167,7 +198,7 @@ class LabelEvaluation(EvaluationResult):
         expected, found = (Counter(chain.from_iterable(labels)) for labels in sets)
         right = Counter(label for truth, output in zip(*sets, strict=True) for label in {*truth} & {*output})
         labels = label_order({*expected, *found})
-        return [ratios(label, right[label], found[label], expected[label]) for label in labels]
+        return [Counts(right[label], found[label], expected[label]).row(label) for label in labels]
 
     def confusion(self) -> tuple[tuple[str, ...], NDArray[np.int64]]:
         """Return the labels that occur, and the number of items for each true label (row) and predicted label."""
@@ -176,14 +207,6 @@ class LabelEvaluation(EvaluationResult):
         labels = label_order({*self.references, *self.outputs})
         counts = Counter(zip(self.references, self.outputs, strict=True))
         return labels, np.array([[counts[truth, output] for output in labels] for truth in labels], dtype=np.int64)
-
-
-def ratios(label: str, right: int, found: int, expected: int) -> JsonObject:
-    """Return the item count, precision, recall and F1 of a label. A ratio whose denominator is zero has the value 0."""
-    return {
-        "label": label, "items": expected, "precision": right / max(found, 1), "recall": right / max(expected, 1),
-        "f1": 2 * right / max(found + expected, 1),
-    }  # fmt: skip
 
 
 @runtime_checkable
@@ -272,7 +295,11 @@ def scored_data(
         raise UserError(f"{model}: {error}") from None
     if data is None:
         raise UserError(f"{model}: found no result.json that names its {split} data. Give some with --data PATH.")
-    if (isinstance(data, str) and not data) or isinstance(data, type) or getattr(data, "ndim", 1) == 0:
+    if (
+        (isinstance(data, str) and not data)
+        or isinstance(data, type)
+        or (isinstance(data, np.ndarray | np.generic | Tensor) and data.ndim == 0)
+    ):
         raise UserError(f"data is {shown(data)}: expected a path, or rows in memory as manyheads.train accepts them")
     source = unrecorded if recorded is None or type(recorded.source) is not type(unrecorded) else recorded.source
     items: D = replace(source, skip_bad_lines=skip_bad_lines, **settings).read_other(data, labels)

@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from manyheads.calls import shown
 from manyheads.data.text.text_faults import ItemError
 from manyheads.errors import UserError
 
-STRING: Mapping[type[Any], str] = {str: "a string"}
+STRING: Mapping[type[object], str] = {str: "a string"}
 
 
 class Column(Protocol):
     """Column of a pandas or polars frame, or a NumPy array."""
 
-    def to_numpy(self) -> Any: ...
+    def to_numpy(self) -> object: ...
+
+
+@runtime_checkable
+class _Frame(Protocol):
+    @property
+    def columns(self) -> Iterable[object]: ...
+
+
+@runtime_checkable
+class _Array(Protocol):
+    @property
+    def ndim(self) -> int: ...
+    def tolist(self) -> list[Any]: ...
 
 
 Texts = list[str] | tuple[str, ...] | Iterator[str] | Column
 
 
-def rows_of(given: Any, name: str = "text", kinds: Mapping[type[Any], str] = STRING) -> tuple[list[Any], bool]:
+def rows_of(given: object, name: str = "text", kinds: Mapping[type[object], str] = STRING) -> tuple[list[Any], bool]:
     """Return the items that a user gives to a verb as a list, and True if they were given as a single item.
 
     Lists, tuples, Series, arrays and generators are lists of items. Raises UserError for a frame or a dictionary, whose
@@ -33,7 +46,7 @@ def rows_of(given: Any, name: str = "text", kinds: Mapping[type[Any], str] = STR
     types, described = tuple(kinds), " or ".join(kinds.values())
     if isinstance(given, types) and not isinstance(given, list | tuple):
         return [given], True
-    columns = given if isinstance(given, Mapping) else getattr(given, "columns", None)
+    columns = given if isinstance(given, Mapping) else given.columns if isinstance(given, _Frame) else None
     if columns is not None:
         column = next((key for key in columns if key == name), next(iter(columns), name))
         variable = "data" if isinstance(given, Mapping) else "df"
@@ -41,16 +54,16 @@ def rows_of(given: Any, name: str = "text", kinds: Mapping[type[Any], str] = STR
             f"found {shown(given)}, whose items are columns: give one column, such as {variable}[{column!r}]"
         )
     unordered = isinstance(given, bytes | bytearray | set | frozenset)
-    if unordered or not isinstance(given, Iterable) or getattr(given, "ndim", 1) != 1:
+    if unordered or not isinstance(given, Iterable) or (isinstance(given, _Array) and given.ndim != 1):
         raise UserError(f"{name} is {shown(given)}: expected {described}, or a list of them")
-    items = given.tolist() if hasattr(given, "tolist") else list(given)
+    items = given.tolist() if isinstance(given, _Array) else list(given)
     for index, item in enumerate(items):
         if not isinstance(item, types):
             raise ItemError(index, f"is {shown(item)}: expected {described}", f"{name} {index + 1}")
     return items, False
 
 
-def equal_rows(given: Any, others: Any, names: tuple[str, str]) -> tuple[list[str], list[str], bool]:
+def equal_rows(given: object, others: object, names: tuple[str, str]) -> tuple[list[str], list[str], bool]:
     """Return two lists of equal length from two strings or two lists of strings, and True for two strings."""
     (first, single), (second, other) = rows_of(given, names[0]), rows_of(others, names[1])
     if single != other:

@@ -7,10 +7,11 @@ from __future__ import annotations
 import json
 from functools import cache
 from importlib.resources import files
-from typing import Any
+
+from manyheads.files import JsonObject
 
 
-def measured(recipe: str) -> list[dict[str, Any]]:
+def measured(recipe: str) -> list[JsonObject]:
     """Return at most eight results of a recipe. The best result is first; it is empty if nothing was measured.
 
     A result has these entries:
@@ -26,8 +27,8 @@ def measured(recipe: str) -> list[dict[str, Any]]:
 
 
 @cache
-def _all() -> dict[str, list[dict[str, Any]]]:
-    results: dict[str, list[dict[str, Any]]] = json.loads(
+def _all() -> dict[str, list[JsonObject]]:
+    results: dict[str, list[JsonObject]] = json.loads(
         (files("manyheads.tasks") / "measured.json").read_text(encoding="utf-8")
     )
     return results

@@ -1,8 +1,10 @@
-"""Computation of a model's outputs for many texts, in padded batches of texts with similar length."""
+"""Batches of texts, and computation of a model's outputs for many texts in batches of similar length."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -13,6 +15,10 @@ from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import pad, token_batches
 from manyheads.training.distributed_map import distributed_map
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 BATCH_TOKENS = 8192  # maximum number of tokens in a batch, padding included
 
 
@@ -20,6 +26,12 @@ def padded(rows: Sequence[ArrayLike], pad_id: int) -> tuple[Tensor, Tensor]:
     """Return the padded token ids of the texts, (B, T), and the length of each text, (B,)."""
     lengths = torch.tensor([len(row) for row in rows])  # type: ignore[arg-type]
     return torch.from_numpy(pad(rows, pad_id)), lengths
+
+
+def moved(batch: T, device: str) -> T:
+    """Return a copy of a batch, which is a dataclass, with its tensors on a device."""
+    tensors = {name: value for name, value in vars(batch).items() if isinstance(value, Tensor)}
+    return replace(batch, **{name: tensor.to(device) for name, tensor in tensors.items()})
 
 
 def outputs(

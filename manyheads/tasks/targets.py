@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -16,13 +16,13 @@ import torch.nn.functional as F
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from manyheads.core.config import TargetKind
+from manyheads.core.config import LabelConfig, TargetKind
 from manyheads.data.readers.label_lists import SEPARATOR
 from manyheads.data.readers.labeled import distinct_names, label_sets
 from manyheads.directory import Loaded
 from manyheads.errors import UserError, shown
 from manyheads.files import JsonMapping
-from manyheads.interop.labels import typed_labels
+from manyheads.interop.labels import LabelValue, typed_labels
 from manyheads.runs.recipe import TargetConfig
 from manyheads.tasks.evaluation import EvaluationResult, LabelEvaluation
 from manyheads.training.loss import upcast
@@ -36,6 +36,18 @@ _METRICS: dict[TargetKind, dict[str, Better]] = {
 }
 
 
+class LabeledItems(Protocol):
+    """Data set of items with labels, such as `Labeled` and `ImageData`."""
+
+    @property
+    def labels(self) -> Sequence[str]: ...
+    @property
+    def target(self) -> TargetKind: ...
+    @property
+    def label_type(self) -> str: ...
+    def place(self, index: int, /) -> str: ...
+
+
 @dataclass(frozen=True)
 class Label:
     """Predicted label with its probability.
@@ -43,11 +55,14 @@ class Label:
     label  name of the label; `classify` returns a value of the type that the training data had
     """
 
-    label: Any
+    label: LabelValue
     probability: float
 
     def __str__(self) -> str:
         return str(self.label)
+
+
+Prediction = list[Label] | float  # labels of an item, most probable first, or its number
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,20 +86,24 @@ class Target:
     label_type: str = "str"
 
     @property
-    def values(self) -> tuple[Any, ...]:
+    def values(self) -> tuple[LabelValue, ...]:
         """The labels in the type of the training data."""
         return typed_labels(self.labels, self.label_type)
 
-    def typed(self, predictions: list[Any]) -> list[Any]:
-        """Replace the names of labels, in the predictions of one or of several items, by the labels of the data.
-
-        Labels have the type of the training data.
-        """
-        values = dict(zip(self.labels, self.values, strict=True))
-        return [
-            Label(values[part.label], part.probability) if isinstance(part, Label) else self.typed(part)
-            for part in predictions
+    def typed(self, predictions: Sequence[Prediction], single: bool) -> list[Label] | list[list[Label]]:
+        """Return predicted labels in the type of the training data: of every item, or of a single item."""
+        values: dict[LabelValue, LabelValue] = dict(zip(self.labels, self.values, strict=True))
+        typed = [
+            [Label(values[found.label], found.probability) for found in labels]
+            for labels in predictions
+            if isinstance(labels, list)
         ]
+        return typed[0] if single else typed
+
+    def numbers(self, predictions: Sequence[Prediction], single: bool) -> float | list[float]:
+        """Return the predicted numbers of every item, or the number of a single item."""
+        numbers = [number for number in predictions if isinstance(number, float)]
+        return numbers[0] if single else numbers
 
     @property
     def reports(self) -> tuple[str, ...]:
@@ -98,7 +117,7 @@ class Target:
         """Return the names of the metrics of a validation, with the direction in which each improves."""
         return _METRICS[self.kind]
 
-    def truth(self, data: Any) -> Tensor:
+    def truth(self, data: LabeledItems) -> Tensor:
         """Return the class index (N,), the number (N,) or the 0 and 1 of each label (N, L) for each item of a data set.
 
         Raises UserError, with the location in the data, for a label that the model does not have.
@@ -152,7 +171,7 @@ class Target:
             return multi_label_metrics(logits.sigmoid().numpy(), truth.numpy() > 0, self.threshold)
         return classification_metrics(logits.argmax(1).tolist(), truth.tolist(), self.labels, self.positive)
 
-    def predictions(self, logits: Tensor, top: int | None = None, threshold: float | None = None) -> list[Any]:
+    def predictions(self, logits: Tensor, top: int | None = None, threshold: float | None = None) -> list[Prediction]:
         """Return a number for each item, or its labels, most probable first.
 
         top        number of labels; None: one, or with several labels per item, all over the threshold
@@ -170,7 +189,7 @@ class Target:
             for row in zip(best.tolist(), indices.tolist(), strict=True)
         ]
 
-    def evaluation(self, inputs: list[str], data: Any, logits: Tensor, metrics: Metrics) -> EvaluationResult:
+    def evaluation(self, inputs: list[str], data: LabeledItems, logits: Tensor, metrics: Metrics) -> EvaluationResult:
         """Return the result of an evaluation. The metrics are those of `measure`, or the caller's."""
         if self.kind == "classes":
             return LabelEvaluation.of(inputs, data.labels, self.labels, logits.log_softmax(-1), metrics)
@@ -181,7 +200,7 @@ class Target:
                 inputs, [f"{number:.4f}" for number in found], list(data.labels), [-error for error in errors], metrics,
                 unit="negative absolute error", confidences=[round(error, 4) for error in errors], measure="error",
             )  # fmt: skip
-        outputs = [SEPARATOR.join(sorted(map(str, labels))) for labels in found]
+        outputs = [SEPARATOR.join(sorted(map(str, labels))) for labels in found if isinstance(labels, list)]
         references = [SEPARATOR.join(sorted(labels)) for labels in label_sets(data.labels, data.target)]
         sure = (1 - (truth - logits.sigmoid()).abs()).mean(1).tolist()
         over = (logits.sigmoid() >= self.threshold).float()
@@ -221,13 +240,13 @@ def trained_target(loaded: Loaded, record: JsonMapping) -> Target:
     typed_labels(config.labels, loaded.label_type)
     positive, threshold = record.get("positive"), record.get("threshold")
     return Target(
-        getattr(config, "target", "classes"), distinct_names(config.labels),
+        config.target if isinstance(config, LabelConfig) else "classes", distinct_names(config.labels),
         threshold if isinstance(threshold, float) and 0 <= threshold <= 1 else 0.5,
         positive if positive in config.labels and len(config.labels) == 2 else None, label_type=loaded.label_type,
     )  # fmt: skip
 
 
-def build_target(config: TargetConfig, labels: tuple[str, ...], train: Any, smoothing: float = 0.0) -> Target:
+def build_target(config: TargetConfig, labels: tuple[str, ...], train: LabeledItems, smoothing: float = 0.0) -> Target:
     """Return the target of a training run. Class weights are those of the training data."""
     if config.positive is not None and (config.positive not in labels or len(labels) != 2):
         raise UserError(f"positive is {config.positive!r}: expected one of two labels, found {shown(labels, 8)}")
@@ -273,16 +292,19 @@ def classification_metrics(
         "accuracy": {"value": float(right.mean()), "signature": counted},
         "f1": {"value": score, "signature": of},
         "macro_f1": {"value": macro, "signature": signature},
-        "mcc": {"value": _mcc(hits, found, expected), "signature": "Matthews' correlation coefficient"},
+        "mcc": {
+            "value": _mcc(hits, found, expected),
+            "signature": "Matthews' correlation coefficient",
+        },
     }
 
 
-def _mcc(hits: NDArray[Any], found: NDArray[Any], expected: NDArray[Any]) -> float:
+def _mcc(hits: NDArray[np.int64], found: NDArray[np.int64], expected: NDArray[np.int64]) -> float:
     """Return Matthews' correlation coefficient of any number of classes (Gorodkin 2004), 0 if it is undefined."""
-    found, expected = found.astype(float), expected.astype(float)  # The products may exceed 64-bit integers.
-    items = expected.sum()
-    variances = (items**2 - found @ found) * (items**2 - expected @ expected)
-    return float((hits.sum() * items - found @ expected) / np.sqrt(variances)) if variances > 0 else 0.0
+    f, e = found.astype(float), expected.astype(float)  # The products may exceed 64-bit integers.
+    items = e.sum()
+    variances = (items**2 - f @ f) * (items**2 - e @ e)
+    return float((hits.sum() * items - f @ e) / np.sqrt(variances)) if variances > 0 else 0.0
 
 
 def regression_metrics(predicted: Sequence[float], truth: Sequence[float]) -> Metrics:
@@ -297,18 +319,20 @@ def regression_metrics(predicted: Sequence[float], truth: Sequence[float]) -> Me
     return {name: {"value": value, "signature": f"{len(targets):,} items"} for name, value in measured.items()}
 
 
-def _correlation(a: NDArray[Any], b: NDArray[Any]) -> float:
+def _correlation(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
     return 0.0 if a.std() == 0 or b.std() == 0 else float(np.corrcoef(a, b)[0, 1])
 
 
-def _ranks(numbers: NDArray[Any]) -> NDArray[np.float64]:
+def _ranks(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the rank of each number. Equal numbers share their mean rank."""
     _, index, counts = np.unique(numbers, return_inverse=True, return_counts=True)
     ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[index]
     return ranks
 
 
-def multi_label_metrics(probabilities: NDArray[Any], truth: NDArray[np.bool_], threshold: float) -> Metrics:
+def multi_label_metrics(
+    probabilities: NDArray[np.float32] | NDArray[np.float64], truth: NDArray[np.bool_], threshold: float
+) -> Metrics:
     """Return micro and macro F1 of the labels over the threshold, and the mean average precision, from (N, L)."""
     found = probabilities >= threshold
     hits, both = (found & truth).sum(0), found.sum(0) + truth.sum(0)  # (L,)

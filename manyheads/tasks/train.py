@@ -8,30 +8,24 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
+from manyheads.core.config import as_dict
 from manyheads.data.readers.memory import IN_MEMORY, split_mapping
 from manyheads.data.readers.splits import parts_of
 from manyheads.data.sources.source import HUB
 from manyheads.errors import UserError
 from manyheads.files import JsonMapping, JsonObject
 from manyheads.runs.options import Run
-from manyheads.runs.overrides import (
-    Setting,
-    apply,
-    as_dict,
-    from_file,
-    from_mapping,
-    leaves,
-    with_full_keys,
-)
+from manyheads.runs.overrides import Setting, apply, from_file, from_mapping, leaves, with_full_keys
 from manyheads.runs.recipe import Recipe, RunConfig
 from manyheads.runs.result import RunResult
 from manyheads.runs.resuming import options_to_save, restored, saved_options
 from manyheads.runs.run import train_recipe
+from manyheads.runs.task import Report
 from manyheads.tasks.registry import RECIPES, find, is_for_any_data
 from manyheads.tasks.trained_run import TrainedRun
 from manyheads.training.config import RESUMABLE
@@ -102,61 +96,37 @@ def train(
     own = [*(overrides if isinstance(overrides, list) else from_mapping(overrides or {})), *from_mapping(settings)]
     with _quiet(progress is False):
         paths, memory = _data({"train": train, "validation": validation, "test": test}, own)
-    request = Request(
-        recipe=recipe, recipes=recipes, settings=[*(from_file(config) if config else []), *own, *from_mapping(paths)],
-        memory=memory, out=None if out is None else Path(out), init=init, resume=resume, dry_run=dry_run,
-        max_minutes=max_minutes, precision=precision, skip_bad_lines=skip_bad_lines, compile=compile,
+    if recipe is None and (out is None or not resume):
+        raise UserError("expected a recipe (`manyheads recipes` lists them), or --resume RUN to resume a run")
+    request = Run(
+        recipe or "", Path(f"runs/{recipe}" if out is None else out), memory=memory, init=init, resume=resume,
+        dry_run=dry_run, max_minutes=max_minutes, precision=precision, skip_bad_lines=skip_bad_lines, compile=compile,
         processes=processes, progress=progress if callable(progress) else print if progress else None,
         callbacks=callbacks,
     )  # fmt: skip
-    selected, resolved, run = resolve(request)
+    given = [*(from_file(config) if config else []), *own, *from_mapping(paths)]
+    selected, resolved, run = _resolved(request, given, recipes)
     with reraise_peer_failure(), _quiet(progress is False):
-        report = _report(selected, resolved, run)
+        report: Any = _report(selected, resolved, run)
     # A dry run or an ablation has a report of another form.
     return TrainedRun(report, run.out) if report is None or isinstance(report, RunResult) else report
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """Arguments of `train` that have been checked.
+def _resolved(request: Run, settings: list[Setting], recipes: Mapping[str, Recipe]) -> tuple[Recipe, RunConfig, Run]:
+    """Return the recipe of a run, its configuration with all settings, and the options of the run.
 
-    settings  settings of this call; a later one takes precedence
-    memory    data in memory, by split
-    out       run directory; None: `runs/RECIPE`
-    resume    True: resume the run in `out`
-    """
-
-    recipe: str | None
-    settings: list[Setting]
-    memory: Mapping[str, object]
-    recipes: Mapping[str, Recipe]
-    out: Path | None
-    init: str | None
-    resume: bool
-    dry_run: bool
-    max_minutes: float | None
-    precision: str | None
-    skip_bad_lines: bool
-    compile: bool
-    processes: int
-    progress: ProgressCallback | None
-    callbacks: Sequence[LogCallback]
-
-
-def resolve(request: Request) -> tuple[Recipe, RunConfig, Run]:
-    """Return the recipe of a request, its configuration with all settings, and the options of the run.
+    request   the options of this call; without a recipe, its name is empty
+    settings  the settings of this call; a later one takes precedence
 
     A resumed run has its own recipe, settings and options, which the request may change.
     """
-    out = Path(f"runs/{request.recipe}") if request.out is None else request.out
-    if request.recipe is None and (request.out is None or not request.resume):
-        raise UserError("expected a recipe (`manyheads recipes` lists them), or --resume RUN to resume a run")
+    out = request.out
     saved = saved_options(out) if request.resume else {}
     name = _recipe_of(out, request.recipe, saved)
-    if saved and name not in request.recipes:
+    if saved and name not in recipes:
         raise UserError(f"{out}: resume this run with: {resume_command(out)}")
-    recipe = find(name, request.recipes)
-    if request.memory and not hasattr(recipe.config, "data"):
+    recipe = find(name, recipes)
+    if request.memory and "data" not in vars(recipe.config):
         raise UserError(f"{name} generates its own data: leave out {', '.join(request.memory)}")
     options: JsonObject = {
         "init": request.init or saved.get("init"), "precision": request.precision or saved.get("precision"),
@@ -164,10 +134,9 @@ def resolve(request: Request) -> tuple[Recipe, RunConfig, Run]:
         "compile": request.compile or saved.get("compile", False), "processes": request.processes,
         "program": recipe.program,
     }  # fmt: skip
-    config, given = _configured(recipe, request.settings, options, saved, out)
-    run = Run(
-        name, out, resume=request.resume or was_restarted(), dry_run=request.dry_run,
-        max_minutes=request.max_minutes, progress=request.progress, callbacks=request.callbacks, memory=request.memory,
+    config, given = _configured(recipe, settings, options, saved, out)
+    run = replace(
+        request, recipe=name, resume=request.resume or was_restarted(),
         saved=options_to_save(name, as_dict(config), given=given["given"], overrides=given["overrides"], **options),
         own_data="data" in given["given"] and ("data" not in recipe.requires or is_for_any_data(name)),
         **given, **options,
@@ -176,7 +145,7 @@ def resolve(request: Request) -> tuple[Recipe, RunConfig, Run]:
     return recipe, config, run
 
 
-def _report(recipe: Recipe, config: RunConfig, run: Run) -> Any:
+def _report(recipe: Recipe, config: RunConfig, run: Run) -> Report:
     """Carry out a run, or a dry run, and return its report. Ranks share the work of recipes that spread."""
     context = distributed_context()
     if run.dry_run:
@@ -186,10 +155,11 @@ def _report(recipe: Recipe, config: RunConfig, run: Run) -> Any:
     return train_recipe(recipe, config, run)
 
 
-def _dry_run(recipe: Recipe, config: RunConfig, run: Run) -> Any:
+def _dry_run(recipe: Recipe, config: RunConfig, run: Run) -> Report:
     """Return the report of a dry run. It reads the data unless they are missing, or have to be downloaded."""
-    needed = [getattr(config, name) for name in recipe.requires] + [run.init] * (recipe.init == "must")
-    reads = None not in needed and not str(getattr(config, "data", "")).startswith(HUB)
+    given = vars(config)
+    needed = [given[name] for name in recipe.requires] + [run.init] * (recipe.init == "must")
+    reads = None not in needed and not str(given.get("data", "")).startswith(HUB)
     with TemporaryDirectory() as scratch:  # for the files of a run, such as tokenized texts
         return train_recipe(recipe, config, replace(run, out=Path(scratch, "run"), reads=reads))
 
@@ -281,11 +251,11 @@ def _configured(
     return resolved, {"given": {**saved.get("given", {}), **now}, "overrides": overrides, "changed": changed}
 
 
-def _recipe_of(out: Path, recipe: str | None, saved: JsonMapping) -> str:
+def _recipe_of(out: Path, recipe: str, saved: JsonMapping) -> str:
     """Return the name of a run's recipe. Raises UserError if the run has another one, or if none is known."""
-    if recipe is None and "recipe" not in saved:
+    if not recipe and "recipe" not in saved:
         raise UserError(f"{out}: the run has not saved its command; give the whole command with --out {out} --resume")
-    if recipe is not None and saved.get("recipe", recipe) != recipe:
+    if recipe and saved.get("recipe", recipe) != recipe:
         raise UserError(f"{out} contains a run of the recipe {saved['recipe']}, not of {recipe}")
     return recipe or str(saved["recipe"])
 
@@ -309,11 +279,11 @@ def _check(recipe: Recipe, config: RunConfig, run: Run) -> None:
         raise UserError(f"{run.recipe} cannot start from another model: leave --init out")
     if not run.dry_run:
         for name, value in recipe.requires.items():
-            if getattr(config, name) is None:
+            if vars(config)[name] is None:
                 raise UserError(f"{run.recipe} requires the setting {name}: {name}={value}")
         if recipe.init == "must" and run.init is None:
             raise UserError(f"{run.recipe} fine-tunes a model: give the model to start from with --init MODEL")
-    if getattr(config, "data", None) is not None:
+    if vars(config).get("data") is not None:
         idle = ("locale", "size")
         run.refuse(idle, "no effect with data, only with the embedded corpus: leave it out", changed_only=True)
 

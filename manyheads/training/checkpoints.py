@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import torch
 from safetensors import SafetensorError
@@ -84,7 +84,7 @@ class Checkpoints:
         return {"step": step, "file": file}
 
     def save(
-        self, step: int, tensors: Mapping[str, Tensor], content: JsonMapping, snapshots: list[Any],
+        self, step: int, tensors: Mapping[str, Tensor], content: JsonMapping, snapshots: list[JsonObject],
         sync_log: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         """Write the checkpoint of a step, then remove older files that no remaining checkpoint needs.

@@ -1,10 +1,10 @@
 """Configuration of a training run: limits, optimizer, learning-rate schedule and intervals."""
 
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Literal, Self
 
-from manyheads.core.config import Config, Count, Distinct, Epsilon, Positive, Range, Rate, Size
+from manyheads.core.config import Config, Count, Distinct, Epsilon, Positive, Range, Rate, Size, as_dict
 from manyheads.errors import UserError
 from manyheads.files import JsonMapping, JsonObject
 
@@ -108,7 +108,7 @@ class TrainingConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if all(getattr(self, budget) is None for budget in BUDGETS):
+        if self.steps is None and self.epochs is None and self.minutes is None:
             raise UserError("a run needs a budget: set steps, epochs or minutes")
         if self.schedule == "noam" and (self.width is None or not self.warmup):
             raise UserError("the schedule noam needs the width of the model and a warmup above 0")
@@ -126,6 +126,14 @@ class TrainingConfig(Config):
                 f"ema is {self.ema} and average is {self.average}: expected only one of them, because both average the "
                 "weights"
             )
+        averaging = "ema=none" if self.ema is not None else "average=1" if self.average > 1 else ""
+        if averaging and self.metric is not None:
+            name = averaging.partition("=")[0]
+            raise UserError(
+                f"training.{name} is {self.ema or self.average} and training.metric is {self.metric!r}: expected only "
+                "one of them, because each selects the final weights; add training.metric=none or "
+                f"training.{averaging}"
+            )
         if self.optimizer in ("adam", "rmsprop") and self.weight_decay:
             raise UserError(f"{self.optimizer} does not support weight_decay: use optimizer=adamw, bert_adam or sgd")
         if self.patience is not None and self.metric is None:
@@ -138,17 +146,13 @@ class TrainingConfig(Config):
         """Return True if only a part of the weights is trained, or if layers have different learning rates."""
         return bool(self.freeze) or self.lora_rank is not None or self.layer_decay < 1
 
-    def as_dict(self) -> JsonObject:
-        """Return the settings as a dictionary, with the types that a JSON file returns (lists instead of tuples)."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-
     def differs_from(self, saved: JsonObject) -> list[str]:
         """Return the settings that differ from those of a saved run and so prevent this configuration from resuming it.
 
         Each is a text `key: saved -> now`. If the result is empty, the run can be resumed. The settings `RESUMABLE` may
         change, and skip_nonfinite may rise.
         """
-        now = self.as_dict()
+        now = as_dict(self)
         return [
             f"{key}: {saved.get(key)!r} -> {now.get(key)!r}"
             for key in {**saved, **now}

@@ -12,10 +12,12 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,11 +29,7 @@ from manyheads.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-import signal
-import uuid
-from collections.abc import Sequence
+    from torch.distributed import Store
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +43,7 @@ SHUTDOWN_SECONDS = 120  # seconds that the processes have to write a checkpoint 
 PEER_ENDED = "another process has ended, so this one stops, too; resume training from the last checkpoint with --resume"
 
 
-_stores: list[Any] = []  # key-value store shared by all processes; None before they are connected
+_stores: list[Store] = []  # key-value store shared by all processes; empty before they are connected
 
 
 @dataclass(frozen=True)
@@ -68,20 +66,20 @@ class DistributedContext:
 
     def total(self, *numbers: float) -> list[float]:
         """Return each number summed over all ranks. Collective: all ranks must call it."""
-        return self._all_reduce("SUM", numbers)
+        return self._all_reduce(numbers, maximum=False)
 
     def all_reduce_max(self, *numbers: float) -> list[float]:
         """Return the maximum of each number over all ranks. Collective: all ranks must call it."""
-        return self._all_reduce("MAX", numbers)
+        return self._all_reduce(numbers, maximum=True)
 
-    def _all_reduce(self, operation: str, numbers: tuple[float, ...]) -> list[float]:
+    def _all_reduce(self, numbers: tuple[float, ...], *, maximum: bool) -> list[float]:
         if self.world == 1:
             return list(numbers)
         import torch
         import torch.distributed as dist
 
         reduced = torch.tensor(numbers, dtype=torch.float64, device="cpu")
-        dist.all_reduce(reduced, getattr(dist.ReduceOp, operation))
+        dist.all_reduce(reduced, dist.ReduceOp.MAX if maximum else dist.ReduceOp.SUM)
         return reduced.tolist()
 
     def all_reduce_sum(self, tensor: Tensor) -> Tensor:
@@ -112,7 +110,7 @@ class DistributedContext:
             return [value]
         import torch.distributed as dist
 
-        values: list[Any] = [None] * self.world
+        values = [value] * self.world
         dist.all_gather_object(values, value)
         return values
 
@@ -181,7 +179,7 @@ def distributed_context() -> DistributedContext:
     return ranks
 
 
-def _attempt_store(store: Any) -> Any:
+def _attempt_store(store: Store) -> Store:
     """Return a section of the key-value store that only the processes of this start use.
 
     If processes fail, torchrun restarts them with the same store, which still contains the addresses of the failed

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import math
 import os
 import shutil
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -17,11 +16,11 @@ from pathlib import Path
 
 from manyheads.core.runtime import ComputeConfig, retain_memory
 from manyheads.errors import UserError
-from manyheads.files import JsonMapping, JsonObject, WriteError, write_json
+from manyheads.files import JsonMapping, WriteError, write_json
 from manyheads.training.config import TrainingConfig
 from manyheads.training.distributed import distributed_context
 from manyheads.training.objective import Objective
-from manyheads.training.prefetching import Group, prefetch
+from manyheads.training.prefetching import Group, prefetch, step_groups
 from manyheads.training.resume import start_or_resume
 from manyheads.training.run_directory import (
     FINISHED,
@@ -33,9 +32,8 @@ from manyheads.training.run_directory import (
     saved_message,
 )
 from manyheads.training.run_log import LogCallback, ProgressCallback, RunLog, draw_losses, metrics_line
-from manyheads.training.schedules import kept_model_due, reached_end, snapshot_due, validation_due
-from manyheads.training.selection import add_snapshot, check_metric, final_weights, validate
-from manyheads.training.session import Interrupted, Signals, TrainingSession, new_session
+from manyheads.training.schedules import reached_end, validation_due
+from manyheads.training.session import Interrupted, Signals, TrainingSession
 from manyheads.training.step import train_step
 
 logger = logging.getLogger(__name__)
@@ -78,96 +76,94 @@ def train(
     resumed with any number of ranks. The result is the same as with one process, except for dropout, whose random
     numbers differ between ranks.
     """
-    batches = _count_batches(objective)
-    check_metric(objective, config)
+    if not (batches := len(objective.batches(0))):
+        raise UserError("there are no training batches: the training data is empty")
+    if config.metric is not None and config.metric not in objective.metrics:
+        names = ", ".join(objective.metrics)
+        raise UserError(f"the validation has no metric {config.metric!r}: expected one of {names}")
     ranks, signals = distributed_context(), Signals()
     lock = locked_run_directory(out, resume=resume) if ranks.first else nullcontext()
     keep_memory = retain_memory(low_memory=config.shard)
     with signals, lock, _report_disk_errors(out), compute.settings(), keep_memory as release_memory:
         if ranks.first:
             remove_leftovers(out)
-        session = new_session(
-            objective, config, out, compute=compute, ranks=ranks, max_minutes=max_minutes, signals=signals,
-            identity=_identity(config, settings or {}, batches, {**compute.describe(), **ranks.shown}),
-            resume_command=resume_command or f"the same command with --out {out} --resume", record=record,
-            release_memory=release_memory,
+        session = TrainingSession(
+            objective, config, out, compute, batches=batches, settings=settings or {}, max_minutes=max_minutes,
+            resume_command=resume_command or f"the same command with --out {out} --resume",
         )  # fmt: skip
-        summary = start_or_resume(session, resume=resume)
+        summary = start_or_resume(session, record, resume=resume)
         if summary is None:
-            groups = prefetch(objective, session.counters.epoch, session.counters.index, config.accumulate, ranks)
+            position = session.counters.epoch, session.counters.index
+            groups = prefetch(step_groups(objective, *position, config.accumulate, ranks))
             with RunLog(session, flops, progress, callbacks) as log, session.checkpoints, closing(groups):
-                ended = run_steps(session, groups, log)
-                summary = ended if isinstance(ended, Summary) else _finish(session, log, ended)
-        if summary.status == "finished":
-            _raise_if_interrupted(session)
+                summary = run_steps(session, groups, log, signals, release_memory)
+        # All ranks must call `all_reduce_max`.
+        if summary.status == "finished" and max(ranks.all_reduce_max(signals.received)):
+            raise Interrupted(
+                f"interrupted after training; the model in {out} is complete; to evaluate it: {session.resume_command}"
+            )
         return summary
 
 
-def _count_batches(objective: Objective) -> int:
-    batches = len(objective.batches(0))
-    if not batches:
-        raise UserError("there are no training batches: the training data is empty")
-    return batches
+def run_steps(
+    session: TrainingSession,
+    groups: Iterator[Group],
+    log: RunLog,
+    signals: Signals,
+    release_memory: Callable[[], None],
+) -> Summary:
+    """Train until the run ends or the session stops, and return its summary.
 
-
-def _identity(config: TrainingConfig, settings: JsonMapping, batches: int, environment: JsonMapping) -> JsonObject:
-    """Return the settings, number of batches and environment of a run, for comparison when it is resumed."""
-    return {
-        "config": config.as_dict(), "settings": json.loads(json.dumps(dict(settings))), "batches": batches,
-        "environment": dict(environment),
-    }  # fmt: skip
-
-
-def run_steps(session: TrainingSession, groups: Iterator[Group], log: RunLog) -> Summary | str:
-    """Train until the run ends and return the reason. If the session stops earlier, return its summary."""
+    release_memory  function called after each step, to return unused memory to the system (`retain_memory`)
+    """
     config, counters = session.config, session.counters
     session.save(log.sync)
     session.model.train()
     while True:
-        if (stopped := _stop_requested(session, log)) is not None:
+        if (stopped := _stop_requested(session, log, signals)) is not None:
             return stopped
         if validation_due(config, counters):
-            log.validation(validate(session))
-        if kept_model_due(config, counters):
+            log.validation(session.validate())
+        if config.keep_every is not None and not counters.index and counters.epoch % config.keep_every == 0:
             session.strategy.save(partial(session.objective.save, session.out / KEPT / f"epoch-{counters.epoch}"))
         if (reason := reached_end(config, counters)) is not None:
-            return reason
-        result = train_step(session, log.next_group(groups))
-        session.release_memory()
+            return _finish(session, log, reason)
+        group = log.next_group(groups)
+        result = train_step(session, group)
+        release_memory()
         log.step(result)
-        if snapshot_due(config, counters):
-            add_snapshot(session)
+        if config.average > 1 and counters.step % (config.average_every or config.checkpoint_every) == 0:
+            counters.snapshots = [*counters.snapshots, session.snapshot()][-config.average :]
         if counters.step % config.checkpoint_every == 0:
             session.save(log.sync)
 
 
-def _stop_requested(session: TrainingSession, log: RunLog) -> Summary | None:
+def _stop_requested(session: TrainingSession, log: RunLog, signals: Signals) -> Summary | None:
     """Write a checkpoint and end the session if its time is over or a signal arrived.
 
     Returns a summary after `max_minutes`; raises `Interrupted` after a signal. Collective: all ranks must call it.
     """
-    seconds, received, stopped = session.ranks.all_reduce_max(
-        session.elapsed(), session.signals.received or 0, session.stopped
-    )
-    session.counters.seconds = session.seconds_before + seconds
+    counters, limit = session.counters, session.max_minutes
+    seconds, received, stopped = session.ranks.all_reduce_max(session.elapsed(), signals.received, session.stopped)
+    counters.seconds = session.seconds_before + seconds
     session.checkpoints.check()
-    if not received and not stopped and (session.max_minutes is None or seconds < session.max_minutes * 60):
+    if not received and not stopped and (limit is None or seconds < limit * 60):
         return None
     session.save(log.sync, wait=True)
     if received:
         raise Interrupted(
-            f"{signal.Signals(int(received)).name} after step {session.counters.step:,}; wrote a checkpoint; "
+            f"{signal.Signals(int(received)).name} after step {counters.step:,}; wrote a checkpoint; "
             f"resume with: {session.resume_command}"
         )
     cause = "a callback stopped the run" if stopped else "the time limit --max-minutes is reached"
-    return session.summary("stopped", f"{cause}; resume with: {session.resume_command}", "last", {})
+    return Summary.of(counters, "stopped", f"{cause}; resume with: {session.resume_command}", "last", {})
 
 
 def _finish(session: TrainingSession, log: RunLog, reason: str) -> Summary:
     """Select the final weights, then write the model directory and the summary of the run."""
     out = session.out
     session.save(log.sync, wait=True)
-    description, values = final_weights(session)
+    description, values = session.load_final_weights()
     if not math.isfinite(values.get("loss", 0.0)):
         raise UserError(
             f"training diverged: the validation loss of the {description} weights is {values['loss']}; the run is not "
@@ -175,24 +171,12 @@ def _finish(session: TrainingSession, log: RunLog, reason: str) -> Summary:
         )
     logger.info(f"finished ({reason}); {description} weights, validation: {metrics_line(values)}")
     logger.info(saved_message(str(session.strategy.save(partial(session.objective.save, out))), out))
-    summary = session.summary("finished", reason, description, values)
+    summary = Summary.of(session.counters, "finished", reason, description, values)
     if session.ranks.first:
         draw_losses(out, by_epoch=session.config.validate_every is None)
         write_json(out / "state" / FINISHED, asdict(summary))
         shutil.rmtree(out / "state" / MODEL, ignore_errors=True)
     return summary
-
-
-def _raise_if_interrupted(session: TrainingSession) -> None:
-    """Raise `Interrupted` if a signal arrived after the last step of the training.
-
-    Collective: all ranks must call it.
-    """
-    if max(session.ranks.all_reduce_max(session.signals.received or 0)):
-        raise Interrupted(
-            f"interrupted after training; the model in {session.out} is complete; to evaluate it: "
-            f"{session.resume_command}"
-        )
 
 
 @contextmanager
@@ -202,14 +186,15 @@ def _report_disk_errors(out: Path) -> Iterator[None]:
     try:
         yield
     except (WriteError, OSError) as error:
-        code = getattr(error.__cause__ or error, "errno", None)
+        cause = error.__cause__ or error
+        code = cause.errno if isinstance(cause, OSError) else None
         is_disk_error = code in (*full, errno.EIO, errno.ESTALE, errno.EROFS) or not (out / "state").is_dir()
-        file = getattr(error, "filename", None)
+        file = error.filename if isinstance(error, OSError) else None
         is_other_file = isinstance(file, (str, bytes)) and not Path(os.fsdecode(file)).resolve().is_relative_to(
             out.resolve()
         )
         if is_other_file or not (is_disk_error or isinstance(error, WriteError)):
             raise
-        cause = error if isinstance(error, WriteError) else f"{out}: {error.strerror}; existing files are intact"
+        fault = error if isinstance(error, WriteError) else f"{out}: {error.strerror}; existing files are intact"
         hint = "free disk space" if code in full else "make the directory available again"
-        raise UserError(f"{cause}: {hint} and use --resume") from error
+        raise UserError(f"{fault}: {hint} and use --resume") from error

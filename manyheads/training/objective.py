@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +24,8 @@ class Loss(NamedTuple):
     count    number of targets, equal to `Batch.items`
     correct  0-dim tensor: number of targets predicted correctly, measured in training mode and before the update, as
              Keras does; None for an objective without classes
-    others   further sums, each with its number of terms, equal to `Batch.counts[1:]`. The mean of each is added to the
-             mean loss.
+    others   further sums, each with its number of terms, equal to `BatchWithParts.counts[1:]`. The mean of each is
+             added to the mean loss.
 
     This is a tuple because DistributedDataParallel and FSDP find the tensors of a tuple, but not of a dataclass.
     """
@@ -55,10 +55,31 @@ class Loss(NamedTuple):
 class Batch(Protocol):
     @property
     def items(self) -> int:
-        """Return the number of targets (tokens or items) over which the loss is summed. Known before the forward pass.
+        """Return the number of targets (tokens or items) over which the loss is summed.
 
-        If the loss has further parts, the batch also has the attribute `counts`. It contains this number of targets,
-        then the number of terms of each further part.
+        It is known before the forward pass.
+        """
+        ...
+
+
+@runtime_checkable
+class BatchWithParts(Batch, Protocol):
+    """Batch whose loss has further parts."""
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """Return the number of targets, then the number of terms of each further part of the loss."""
+        ...
+
+
+@runtime_checkable
+class DivisibleBatches(Protocol):
+    """Batches of an epoch that several ranks can divide, such as `data.batching.Lazy`."""
+
+    def part(self, index: int, rank: int, world: int) -> tuple[Batch, bool]:
+        """Return one rank's rows of a batch, and True.
+
+        If there are none, return some rows of another rank, and False.
         """
         ...
 
@@ -83,7 +104,7 @@ class Objective(Protocol):
         The order depends on seed and epoch alone. Batches are indexed from a background thread. So the sequence must
         not use the global random generators, which would make the run irreproducible.
 
-        To train on several ranks, the sequence needs a method `part(index, rank, world)` (`data/batching.py`).
+        To train on several ranks, the sequence needs the method of `DivisibleBatches`.
         """
         ...
 

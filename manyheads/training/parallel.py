@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,11 @@ from manyheads.core.block import Stack
 from manyheads.core.runtime import ComputeConfig
 from manyheads.errors import UserError
 from manyheads.training.distributed import DistributedContext
-from manyheads.training.state import weights
+from manyheads.training.state import as_sharded, weights
 from manyheads.training.tuning import FrozenNorm
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 T = TypeVar("T")
 
@@ -35,6 +38,10 @@ class ParallelStrategy:
         last  True for the last micro-batch of the step, after which gradients are averaged over the ranks
         """
         return nullcontext()
+
+    def full_tensor(self, tensor: Tensor) -> Tensor:
+        """Return the full tensor of a tensor that may be sharded. Collective: all ranks must call it."""
+        return tensor
 
     def full_tensors(self, tensors: Mapping[str, Tensor], *, on_all_ranks: bool = False) -> dict[str, Tensor]:
         """Return the full tensors for the given sharded tensors, on rank 0 only, or on all ranks if `on_all_ranks`."""
@@ -75,7 +82,7 @@ class _CallModule(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, function: Callable[..., Any], *arguments: object) -> Any:
+    def forward(self, function: Callable[..., T], *arguments: object) -> T:
         return function(*arguments)
 
 
@@ -138,10 +145,14 @@ class _Sharded(ParallelStrategy):
             self._model.reshard()  # During training, the backward pass frees the gathered weights.
         return result
 
+    def full_tensor(self, tensor: Tensor) -> Tensor:
+        sharded = as_sharded(tensor)
+        return tensor if sharded is None else sharded.full_tensor()
+
     def full_tensors(self, tensors: Mapping[str, Tensor], *, on_all_ranks: bool = False) -> dict[str, Tensor]:
         gathered = {}
         for name, tensor in tensors.items():
-            full = full_tensor(tensor).cpu()
+            full = self.full_tensor(tensor).cpu()
             if on_all_ranks or self._ranks.first:
                 gathered[name] = full
         return gathered
@@ -155,17 +166,11 @@ class _Sharded(ParallelStrategy):
         return torch.func.functional_call(computing, full, (save,), strict=False, tie_weights=False)
 
 
-def full_tensor(tensor: Tensor) -> Tensor:
-    """Return the full tensor of a sharded tensor; return other tensors unchanged. Collective for sharded tensors."""
-    full = getattr(tensor, "full_tensor", None)
-    return tensor if full is None else full()
-
-
 class _AllReduceSum(torch.autograd.Function):
     """Sum of a tensor over all ranks. In the backward pass, the gradient of the sum is sent to all ranks."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup) -> Tensor:
         import torch.distributed as dist
 
         ctx.group, total = group, x.clone()
@@ -187,7 +192,7 @@ class _SyncNorm(nn.modules.batchnorm._BatchNorm):
     PyTorch's SyncBatchNorm supports only GPUs.
     """
 
-    group: Any
+    group: ProcessGroup
     counted: bool
 
     def _check_input_dim(self, input: Tensor) -> None:

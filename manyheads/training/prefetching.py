@@ -6,15 +6,19 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, is_dataclass, replace
-from typing import Any
+from dataclasses import fields as dataclass_fields
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from manyheads.errors import UserError
 from manyheads.training.distributed import DistributedContext
-from manyheads.training.faults import batch_arrays
-from manyheads.training.objective import Objective
+from manyheads.training.objective import Batch, BatchWithParts, DivisibleBatches, Objective
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class Group:
     epoch, index  position in the data after this group: epoch, and index of the next micro-batch
     """
 
-    batches: list[Any]
+    batches: list[Batch]
     counted: list[bool]
     epoch: int
     index: int
@@ -37,49 +41,59 @@ class Group:
         The first is the number of targets. Each further part of the loss has its own number of terms.
         """
         local = [
-            [count * counted for count in getattr(batch, "counts", (batch.items,))]
+            [count * counted for count in (batch.counts if isinstance(batch, BatchWithParts) else (batch.items,))]
             for batch, counted in zip(self.batches, self.counted, strict=True)
         ]
         return [round(total) for total in ranks.total(*map(sum, zip(*local, strict=True)))]
 
 
-def prefetch(
-    objective: Objective, epoch: int, index: int, accumulate: int, ranks: DistributedContext
-) -> Generator[Group, None, None]:
-    """Yield the micro-batches of the following steps, grouped by step, beginning at this position in the data.
-
-    The iterator never ends.
-    """
-    return _run_ahead(_groups(objective, epoch, index, accumulate, ranks))
-
-
-def _groups(
+def step_groups(
     objective: Objective, epoch: int, index: int, accumulate: int, ranks: DistributedContext
 ) -> Iterator[Group]:
     """Yield the micro-batches of the following steps, grouped by step. The iterator never ends.
 
-    The last group of an epoch may be smaller, because no step spans two epochs. A smaller group is a full step,
-    normalized by its number of tokens, so that no data is dropped.
+    It begins at micro-batch `index` of `epoch`. The last group of an epoch may be smaller, because no step spans two
+    epochs. A smaller group is a full step, normalized by its number of tokens, so that no data is dropped.
     """
-    ready = pinned if any(parameter.is_cuda for parameter in objective.model.parameters()) else lambda batch: batch
+    on_gpu = any(parameter.is_cuda for parameter in objective.model.parameters())
     while True:
         batches = objective.batches(epoch)
-        if ranks.world > 1 and not hasattr(batches, "part"):
+        if ranks.world > 1 and not isinstance(batches, DivisibleBatches):
             raise UserError(
                 f"{type(objective).__name__} does not support several processes: its batches have no `part` method"
             )
         for start in range(index, len(batches), accumulate):
             indices = range(start, min(start + accumulate, len(batches)))
             after = (epoch, indices.stop) if indices.stop < len(batches) else (epoch + 1, 0)
-            if ranks.world == 1:
-                yield Group([ready(batches[i]) for i in indices], [True] * len(indices), *after)
+            if ranks.world > 1 and isinstance(batches, DivisibleBatches):
+                parts = [batches.part(i, ranks.rank, ranks.world) for i in indices]
             else:
-                parts = [batches.part(i, ranks.rank, ranks.world) for i in indices]  # type: ignore[attr-defined]
-                yield Group([ready(batch) for batch, _ in parts], [counted for _, counted in parts], *after)
+                parts = [(batches[i], True) for i in indices]
+            group = [pinned(batch) if on_gpu else batch for batch, _ in parts]
+            yield Group(group, [counted for _, counted in parts], *after)
         epoch, index = epoch + 1, 0
 
 
-def pinned(batch: Any) -> Any:
+@runtime_checkable
+class _NamedTuple(Protocol):
+    def _asdict(self) -> dict[str, object]: ...
+
+
+def batch_arrays(batch: object) -> dict[str, Tensor | NDArray[Any]]:
+    """Return the tensors and arrays of a batch, by field name.
+
+    A batch is a dataclass, a NamedTuple or an object with attributes.
+    """
+    if isinstance(batch, _NamedTuple):
+        fields = batch._asdict()
+    elif is_dataclass(batch):  # It may have slots instead of `__dict__`.
+        fields = {field.name: getattr(batch, field.name) for field in dataclass_fields(batch)}
+    else:
+        fields = {} if isinstance(batch, tuple) else vars(batch)
+    return {name: value for name, value in fields.items() if isinstance(value, Tensor | np.ndarray)}
+
+
+def pinned(batch: T) -> T:
     """Return the batch with its arrays in pinned memory. A GPU copies it several times as fast."""
     if not is_dataclass(batch) or isinstance(batch, type):
         return batch
@@ -89,7 +103,7 @@ def pinned(batch: Any) -> Any:
     return replace(batch, **changed)
 
 
-def _run_ahead(items: Iterator[Group]) -> Generator[Group, None, None]:
+def prefetch(items: Iterator[T]) -> Generator[T, None, None]:
     """Yield the items of an endless iterator. The iterator runs in a thread that prepares up to two items ahead."""
     pool = ThreadPoolExecutor(1)
     try:

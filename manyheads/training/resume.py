@@ -23,8 +23,10 @@ logger = logging.getLogger(__name__)
 Checkpoint = tuple[JsonObject, JsonObject]  # JSON content and tensors of a checkpoint
 
 
-def start_or_resume(session: TrainingSession, *, resume: bool) -> Summary | None:
+def start_or_resume(session: TrainingSession, record: JsonMapping | None, *, resume: bool) -> Summary | None:
     """Restore the last checkpoint into the session, or start at step 0. Then start the clock.
+
+    record  content of state/run.json, from which the run can be resumed and used; None: not written
 
     Returns the summary of the run if it is already finished, else None. Raises UserError if the directory contains
     another run.
@@ -45,8 +47,8 @@ def start_or_resume(session: TrainingSession, *, resume: bool) -> Summary | None
     if session.ranks.first:
         # The settings file is written only after all checks, so that a refused resume changes no file.
         write_json(session.out / "state" / COMMAND, session.resume_command)
-        if session.record is not None:
-            write_json(session.out / "state" / RUN, session.record)
+        if record is not None:
+            write_json(session.out / "state" / RUN, record)
         finished.unlink(missing_ok=True)  # the user raised the number of steps, epochs or minutes, so the run continues
     if checkpoint:
         _resume(session, checkpoint)
@@ -58,7 +60,7 @@ def start_or_resume(session: TrainingSession, *, resume: bool) -> Summary | None
 
 def _resume(session: TrainingSession, checkpoint: Checkpoint) -> None:
     content, tensors = checkpoint
-    session.counters = restore(session.model, session.optimizer, session.window, session.ema_weights, tensors, content)
+    session.counters = restore(session.model, session.optimizer, session.ema_weights, tensors, content)
     for lost in session.counters.forget_lost(content["files"]):
         logger.warning(f"{lost}; the final weights may differ from those of an undamaged run")
     _warn_of_another_environment(content["environment"], session.identity["environment"])

@@ -22,11 +22,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from manyheads.errors import UserError
 from manyheads.files import LEFTOVER, JsonObject, read_json
 from manyheads.versions import EarlierVersion, upgrade
+
+if TYPE_CHECKING:
+    from manyheads.training.state import Counters
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +133,7 @@ def locked_run_directory(out: Path, *, resume: bool) -> Iterator[None]:
             raise UserError(f"{out} contains a finished run; {hint}")
         try:
             yield
-        except Exception:
+        except Exception:  # Any error before the first checkpoint leaves nothing to resume.
             if created and run_status(out) == "none":
                 shutil.rmtree(out / "state", ignore_errors=True)
                 for folder in created[1:]:
@@ -202,6 +205,15 @@ class Summary:
     weights: str  # description of the saved weights, such as "last"
     metrics: dict[str, float]
     skipped: int = 0  # number of skipped steps, whose loss or gradient was not finite
+
+    @classmethod
+    def of(
+        cls, counters: Counters, status: Literal["finished", "stopped"], reason: str, weights: str,
+        metrics: dict[str, float],
+    ) -> Self:  # fmt: skip
+        """Return the summary of a run at the step of its counters."""
+        c = counters
+        return cls(status, reason, c.step, c.epoch, c.tokens, c.seconds, weights, metrics, c.skipped)
 
     @classmethod
     def read(cls, path: Path) -> Self:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from manyheads.files import JsonObject, parse_json, write
 from manyheads.training.schedules import finished_fraction
 
 if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
     from manyheads.training.prefetching import Group
     from manyheads.training.session import TrainingSession
     from manyheads.training.step import StepResult
@@ -143,7 +145,7 @@ class Metrics:
             earlier = [e for e in read_metrics(self.path) if e["step"] <= (validated if "validation" in e else step)]
             write(self.path, "".join(json.dumps(entry) + "\n" for entry in earlier))
         self._file = self.path.open("a", encoding="utf-8")
-        self._events: Any = None
+        self._events: SummaryWriter | None = None
         missing = [name for name in _WRITTEN_BY if find_spec(name) is None]
         if missing:
             logger.warning(
@@ -253,7 +255,7 @@ class RunLog:
         session, counters = self._session, self._session.counters
         if session.ranks.first:
             self._metrics = Metrics(session.out, counters.step, counters.validated)
-        self._start_window(session.elapsed())
+        self._logged_at, self._logged_tokens, self._data_wait_seconds = session.elapsed(), counters.tokens, 0.0
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -278,38 +280,30 @@ class RunLog:
 
     def step(self, result: StepResult) -> None:
         """Report a training step. Every `log_every` steps, log the mean loss and accuracy since the last log entry."""
-        config, counters = self._session.config, self._session.counters
+        session, config, counters = self._session, self._session.config, self._session.counters
         if result.skipped is not None:
             logger.warning(result.skipped)
             self._write({"epoch": counters.epoch, "skipped": counters.skipped})
-        fraction = finished_fraction(config, counters, self._session.batches_per_epoch)
-        self._meter.step(counters.step, result.count, fraction)
-        if result.finite and counters.step % config.log_every == 0:
-            now = self._session.elapsed()
-            self._log_window(result, now)
-            self._start_window(now)
-
-    def _log_window(self, result: StepResult, now: float) -> None:
-        session, counters = self._session, self._session.counters
+        fraction = finished_fraction(config, counters, session.batches_per_epoch)
+        self._meter.step(counters.step, result.targets, fraction)
+        if result.skipped is not None or counters.step % config.log_every:
+            return
+        now = session.elapsed()
         seconds = now - self._logged_at
-        self._meter.loss, accuracy = (total / counters.window_tokens for total in session.window.tolist())
+        self._meter.loss = counters.window_loss / counters.window_tokens
+        accuracy = {"accuracy": counters.window_correct / counters.window_tokens} if result.has_classes else {}
         self._meter.waiting = self._data_wait_seconds / seconds
         self._write(
             {
-                "epoch": counters.epoch, "loss": self._meter.loss,
-                **({} if result.correct is None else {"accuracy": accuracy}),
+                "epoch": counters.epoch, "loss": self._meter.loss, **accuracy,
                 "learning_rate": session.learning_rate(counters.step),
-                "gradient_norm": result.gradient_norm.item(), "tokens": counters.tokens,
+                "gradient_norm": result.gradient_norm, "tokens": counters.tokens,
                 "tokens_per_second": round((counters.tokens - self._logged_tokens) / seconds, 1),
                 "waiting": round(self._meter.waiting, 4), "seconds": round(session.seconds_before + now, 2),
             }
         )  # fmt: skip
-        session.window.zero_()
-        counters.window_tokens = 0
-
-    def _start_window(self, now: float) -> None:
-        self._logged_at, self._logged_tokens = now, self._session.counters.tokens
-        self._data_wait_seconds = 0.0
+        counters.window_tokens, counters.window_loss, counters.window_correct = 0, 0.0, 0.0
+        self._logged_at, self._logged_tokens, self._data_wait_seconds = now, counters.tokens, 0.0
 
     def _write(self, entry: JsonObject) -> None:
         if self._metrics is not None:

@@ -1,4 +1,4 @@
-"""Schedules of a run: the learning rate of each step, and when to validate, to save a model and to stop.
+"""Schedules of a run: the learning rate of each step, and when to validate and when to stop.
 
 The first step is 1. Does not import torch.
 """
@@ -127,16 +127,6 @@ def validation_due(config: TrainingConfig, counters: Counters) -> bool:
     return counters.index == 0 if every is None else counters.step % every == 0
 
 
-def kept_model_due(config: TrainingConfig, counters: Counters) -> bool:
-    """Return True if a copy of the model must be saved under `kept/` after this epoch."""
-    return config.keep_every is not None and not counters.index and counters.epoch % config.keep_every == 0
-
-
-def snapshot_due(config: TrainingConfig, counters: Counters) -> bool:
-    """Return True if the weights of this step must be saved for the mean of several steps, the final weights."""
-    return config.average > 1 and counters.step % (config.average_every or config.checkpoint_every) == 0
-
-
 def finished_fraction(config: TrainingConfig, counters: Counters, batches: int) -> float:
     """Return the finished fraction of the run, from 0 to 1.
 
@@ -144,8 +134,9 @@ def finished_fraction(config: TrainingConfig, counters: Counters, batches: int) 
 
     batches  number of micro-batches in an epoch
     """
-    limits = {name: getattr(config, name) for name in BUDGETS}
-    return min(1.0, max(done / limits[name] for name, done in spent(counters, batches).items() if limits[name]))
+    limits = (config.steps, config.epochs, config.minutes)
+    done = zip(spent(counters, batches).values(), limits, strict=True)
+    return min(1.0, max(amount / limit for amount, limit in done if limit))
 
 
 def spent(counters: Counters, batches: int) -> dict[str, float]:

@@ -1,32 +1,35 @@
-"""Session of a training run: model, optimizer, schedule, counters, averages, checkpoints and received signals."""
+"""Session of a training run: its state in this process, its checkpoints, its validation and its final weights."""
 
 from __future__ import annotations
 
+import json
+import math
 import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, Self
+from typing import Self
 
 import torch
-from torch import Tensor, nn
+from safetensors.torch import load_file
+from torch import nn
 
 from manyheads.core.block import trainable_stacks
+from manyheads.core.config import as_dict
 from manyheads.core.runtime import ComputeConfig
 from manyheads.errors import UserError
-from manyheads.files import JsonMapping
-from manyheads.training.checkpoints import Checkpoints
+from manyheads.files import JsonMapping, JsonObject
+from manyheads.training.checkpoints import Checkpoints, mean_tensors
 from manyheads.training.config import TrainingConfig
-from manyheads.training.distributed import DistributedContext
+from manyheads.training.distributed import distributed_context
+from manyheads.training.distributed_map import divide_batches
 from manyheads.training.objective import Objective
-from manyheads.training.optimizers import optimizer_for as make_optimizer
-from manyheads.training.parallel import ParallelStrategy, parallelize
-from manyheads.training.run_directory import Summary
+from manyheads.training.optimizers import optimizer_for
+from manyheads.training.parallel import parallelize
 from manyheads.training.schedules import schedule, steps_per_epoch
-from manyheads.training.state import WINDOW, Counters, capture, weights
+from manyheads.training.state import Counters, capture, load_weights, weights
 from manyheads.training.tuning import select_trained
 
 
@@ -44,8 +47,8 @@ class Signals:
     """
 
     def __init__(self) -> None:
-        self.received: int | None = None
-        self._previous: dict[int, Any] = {}
+        self.received = 0
+        self._previous: dict[int, Callable[[int, FrameType | None], object] | int] = {}
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():  # Python handles signals only in the main thread
@@ -66,63 +69,53 @@ class Signals:
         self.received = number
 
 
-@dataclass(kw_only=True)
 class TrainingSession:
     """State of a training run in this process, from its start or a checkpoint until it ends or stops.
 
-    identity        description of the run, saved with each checkpoint and compared on resume
+    identity        settings, number of batches and environment of the run, which each checkpoint contains; they are
+                    compared on resume
     resume_command  command shown to the user if the run stops early
-    record          content of state/run.json, from which the run can be resumed and used; None: not written
     max_minutes     wall time after which this session stops
-    signals         received Ctrl-C or other signals that stop the session
-    release_memory  function called after each step, to return unused memory to the system (`retain_memory`)
     learning_rate   function from the step, which begins at 1, to the learning rate
-    window          sums since the last log entry: the loss, and the number of correct predictions
+    parameters      trained parameters
     ema_weights     exponential moving average of the weights by name; empty without `config.ema`
-    validations     metrics by step: the last validation of this session, and the best one
     seconds_before  wall time of earlier sessions
     stopped         True if a callback of rank 0 stops the session
+
+    A new session is at step 0, on the device of the model. All ranks get the weights of rank 0.
     """
 
-    objective: Objective
-    config: TrainingConfig
-    out: Path
-    compute: ComputeConfig
-    ranks: DistributedContext
-    identity: JsonMapping
-    resume_command: str
-    record: JsonMapping | None
-    max_minutes: float | None
-    signals: Signals
-    release_memory: Callable[[], None]
-    strategy: ParallelStrategy
-    optimizer: torch.optim.Optimizer
-    learning_rate: Callable[[int], float]
-    parameters: list[nn.Parameter]
-    window: Tensor
-    ema_weights: dict[str, Tensor]
-    checkpoints: Checkpoints
-    counters: Counters = field(default_factory=Counters)
-    validations: dict[int, dict[str, float]] = field(default_factory=dict)
-    seconds_before: float = 0.0
-    started: float = field(default_factory=time.monotonic)
-    stopped: bool = False
-
-    @property
-    def model(self) -> nn.Module:
-        return self.objective.model
-
-    @property
-    def batches_per_epoch(self) -> int:
-        batches: int = self.identity["batches"]
-        return batches
-
-    def summary(
-        self, status: Literal["finished", "stopped"], reason: str, weights: str, metrics: dict[str, float]
-    ) -> Summary:
-        """Return the summary of the run at the current step."""
-        c = self.counters
-        return Summary(status, reason, c.step, c.epoch, c.tokens, c.seconds, weights, metrics, c.skipped)
+    def __init__(
+        self,
+        objective: Objective,
+        config: TrainingConfig,
+        out: Path,
+        compute: ComputeConfig,
+        *,
+        batches: int,
+        settings: JsonMapping,
+        resume_command: str,
+        max_minutes: float | None,
+    ) -> None:
+        self.objective, self.config, self.out, self.compute = objective, config, out, compute
+        self.batches_per_epoch, self.resume_command, self.max_minutes = batches, resume_command, max_minutes
+        self.model, self.ranks = objective.model, distributed_context()
+        self.identity: JsonObject = {
+            "config": as_dict(config), "settings": json.loads(json.dumps(dict(settings))), "batches": batches,
+            "environment": {**compute.describe(), **self.ranks.shown},
+        }  # fmt: skip
+        select_trained(self.model, config)
+        _set_checkpointing(self.model, config.checkpointing)
+        self.strategy = parallelize(self.model, self.ranks, compute, shard=config.shard)
+        self.optimizer = optimizer_for(self.model, config)
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.learning_rate = schedule(config, steps_per_epoch(config, batches))
+        averaged = {} if config.ema is None else weights(self.model)
+        self.ema_weights = {name: tensor.clone() for name, tensor in averaged.items()}
+        self.checkpoints = Checkpoints(out / "state")
+        self.counters = Counters()
+        self.stopped = False
+        self.start_clock()
 
     def start_clock(self) -> None:
         self.started, self.seconds_before = time.monotonic(), self.counters.seconds
@@ -138,7 +131,7 @@ class TrainingSession:
                   valid
         wait      True: return only after the checkpoint is on disk, on all ranks
         """
-        tensors, content = capture(self.model, self.optimizer, self.counters, self.window, self.ema_weights)
+        tensors, content = capture(self.model, self.optimizer, self.counters, self.ema_weights)
         tensors = self.strategy.full_tensors(tensors)
         if self.ranks.first:
             needed = self.counters.needed_files()
@@ -147,39 +140,71 @@ class TrainingSession:
             self.checkpoints.wait()
             self.ranks.wait()
 
+    def snapshot(self) -> JsonObject:
+        """Write the current weights into a file in the checkpoint directory. Return the step and the file name."""
+        tensors = self.strategy.full_tensors(weights(self.model))
+        return self.ranks.broadcast(lambda: self.checkpoints.snapshot(self.counters.step, tensors))
 
-def new_session(
-    objective: Objective,
-    config: TrainingConfig,
-    out: Path,
-    *,
-    compute: ComputeConfig,
-    ranks: DistributedContext,
-    identity: JsonMapping,
-    resume_command: str,
-    record: JsonMapping | None,
-    max_minutes: float | None,
-    signals: Signals,
-    release_memory: Callable[[], None],
-) -> TrainingSession:
-    """Create the session of a new run at step 0 on the device of the model. All ranks get the weights of rank 0."""
-    model = objective.model
-    select_trained(model, config)
-    _set_checkpointing(model, config.checkpointing)
-    strategy = parallelize(model, ranks, compute, shard=config.shard)
-    optimizer = make_optimizer(model, config)
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    device = parameters[0].device
-    accumulation_dtype = torch.float32 if device.type == "mps" else torch.float64
-    return TrainingSession(
-        objective=objective, config=config, out=out, compute=compute, ranks=ranks, identity=identity,
-        resume_command=resume_command, record=record, max_minutes=max_minutes, signals=signals,
-        release_memory=release_memory, strategy=strategy, optimizer=optimizer, parameters=parameters,
-        learning_rate=schedule(config, steps_per_epoch(config, identity["batches"])),
-        window=torch.zeros(len(WINDOW), dtype=accumulation_dtype, device=device),
-        ema_weights={} if config.ema is None else {name: tensor.clone() for name, tensor in weights(model).items()},
-        checkpoints=Checkpoints(out / "state"),
-    )  # fmt: skip
+    def measure(self) -> dict[str, float]:
+        """Return the metrics of the current weights on the validation split.
+
+        The ranks divide the batches among them, and all ranks get the same values.
+        """
+        self.model.eval()
+        with torch.no_grad(), divide_batches(same_calls=self.config.shard):
+            values = self.strategy.compute(self.objective.validate)
+        self.model.train()
+        assert values.keys() == self.objective.metrics.keys(), (
+            "the metrics of the validation must match those that the objective declares"
+        )
+        return self.ranks.broadcast(lambda: values)
+
+    def validate(self) -> dict[str, float]:
+        """Measure the current weights, save them if they are the best so far, and return their metrics."""
+        counters, metric = self.counters, self.config.metric
+        values = counters.metrics = self.measure()
+        counters.validated = counters.step
+        if metric is not None and (counters.best is None or self._is_better(values[metric], counters.best["value"])):
+            counters.best = {"value": values[metric], "metrics": values, **self.snapshot()}
+            counters.without_best = 0
+        elif metric is not None:
+            counters.without_best += 1
+        return values
+
+    def _is_better(self, value: float, than: float) -> bool:
+        """Return True if the value `value` of `config.metric` is better than the value `than`.
+
+        The objective declares if higher or lower is better.
+        """
+        if math.isnan(than):  # Any number is better than NaN, the metric of a model whose training diverged.
+            return not math.isnan(value)
+        assert self.config.metric is not None
+        return value < than if self.objective.metrics[self.config.metric] == "lower" else value > than
+
+    def load_final_weights(self) -> tuple[str, dict[str, float]]:
+        """Load the final weights into the model: the last ones, a mean, or the best by validation.
+
+        Return a description of these weights, and their validation metrics.
+        """
+        config, counters, model, state = self.config, self.counters, self.model, self.out / "state"
+        values, best, description = {}, counters.best, "last"
+        earlier = [s for s in counters.snapshots if s["step"] < counters.step][-(config.average - 1) :]
+        if config.average > 1 and earlier:
+            last = self.strategy.full_tensors(weights(model), on_all_ranks=True)
+            load_weights(model, mean_tensors([state / s["file"] for s in earlier], last))
+            description = f"mean of {len(earlier) + 1}"
+        elif self.ema_weights:
+            load_weights(model, self.ema_weights)
+            description = "averaged"
+        elif counters.validated == counters.step:
+            values = counters.metrics
+        values = values or self.measure()
+        if config.metric and best and self._is_better(best["value"], values[config.metric]):
+            load_weights(model, load_file(state / best["file"]))
+            description = f"best (step {best['step']:,})"
+            values = best.get("metrics") or self.measure()
+        model.eval()
+        return description, values
 
 
 def _set_checkpointing(model: nn.Module, checkpointing: bool) -> None:

@@ -1,26 +1,30 @@
 """State of a training run at a step: model, optimizer, RNG states, counters. It is saved and restored bit for bit."""
 
+from __future__ import annotations
+
 import random
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from manyheads.core.config import check_fields
-from manyheads.errors import UserError, shown
+from manyheads.errors import UserError, is_out_of_memory, shown
 from manyheads.files import JsonObject
-from manyheads.training.faults import is_out_of_memory
 
-WINDOW = ("loss", "right")  # names under which checkpoints store the sums since the last log entry
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 
 @dataclass
 class Counters:
-    """Counters of a training run: its position in the data and its totals.
+    """Counters of a training run: its position in the data, its totals and its validations.
 
-    `index` is the index of the next micro-batch of `epoch`; `window_*` are counts since the last log entry.
+    A checkpoint stores them as they are. `index` is the index of the next micro-batch of `epoch`. `window_*` are sums
+    since the last log entry.
     """
 
     step: int = 0
@@ -29,10 +33,13 @@ class Counters:
     tokens: int = 0
     seconds: float = 0.0  # wall time of all sessions in seconds
     window_tokens: int = 0
+    window_loss: float = 0.0
+    window_correct: float = 0.0  # number of correctly predicted targets
     validated: int = 0  # step of the last validation
+    metrics: dict[str, float] = field(default_factory=dict)  # metrics of the last validation
     skipped: int = 0  # number of skipped steps, whose loss or gradient was not finite
     without_best: int = 0  # number of validations in a row without a new best value
-    best: JsonObject | None = None  # {"value", "step", "file"}
+    best: JsonObject | None = None  # {"value", "metrics", "step", "file"}
     # saved weights for the final mean, oldest first: {"step": ..., "file": ...}
     snapshots: list[JsonObject] = field(default_factory=list)
 
@@ -93,16 +100,26 @@ def load_weights(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
         tensor.copy_(_local_shard(tensor, saved[name]))
 
 
+def as_sharded(tensor: Tensor) -> DTensor | None:
+    """Return the tensor if it is sharded over the ranks, else None."""
+    if not hasattr(tensor, "placements"):  # A run with one process does not import DTensor, which takes 0.5 seconds.
+        return None
+    from torch.distributed.tensor import DTensor
+
+    assert isinstance(tensor, DTensor)
+    return tensor
+
+
 def _local_shard(tensor: Tensor, saved: Tensor) -> Tensor:
     """Return the part of a saved tensor that belongs to this rank if `tensor` is sharded, else the whole saved
     tensor.
     """
-    if not hasattr(tensor, "placements") or hasattr(saved, "placements"):
+    sharded = as_sharded(tensor)
+    if sharded is None or as_sharded(saved) is not None:
         return saved
-    from torch.distributed.tensor import DTensor, distribute_tensor
+    from torch.distributed.tensor import distribute_tensor
 
-    assert isinstance(tensor, DTensor)
-    return distribute_tensor(saved.to(tensor.device), tensor.device_mesh, tensor.placements, src_data_rank=None)
+    return distribute_tensor(saved.to(tensor.device), sharded.device_mesh, sharded.placements, src_data_rank=None)
 
 
 @torch.no_grad()
@@ -119,11 +136,7 @@ def update_ema(ema_weights: Mapping[str, Tensor], model: nn.Module, decay: float
 
 
 def capture(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    counters: Counters,
-    window: Tensor,
-    ema_weights: Mapping[str, Tensor],
+    model: nn.Module, optimizer: torch.optim.Optimizer, counters: Counters, ema_weights: Mapping[str, Tensor]
 ) -> tuple[dict[str, Tensor], JsonObject]:
     """Return the current state of a training run as the tensors and the JSON content of a checkpoint."""
     tensors = {f"model.{name}": tensor for name, tensor in weights(model).items()}
@@ -138,16 +151,14 @@ def capture(
     tensors["rng.python"] = torch.tensor(words, dtype=torch.int64)
     for device, state in enumerate(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []):
         tensors[f"rng.cuda.{device}"] = state
-    tensors |= {f"loop.window_{name}": total for name, total in zip(WINDOW, window, strict=True)}
     return tensors, {"counters": asdict(counters), "rng": {"numpy": numpy_rest, "python": [version, gauss]}}
 
 
 def restore(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    window: Tensor,
     ema_weights: Mapping[str, Tensor],
-    tensors: dict[str, Tensor],
+    tensors: Mapping[str, Tensor],
     content: JsonObject,
 ) -> Counters:
     """Restore the training state that `capture` returned.
@@ -156,8 +167,8 @@ def restore(
     """
     load_weights(model, {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
     try:
-        return _restore_state(model, optimizer, window, ema_weights, tensors, content)
-    except Exception as error:  # Check the types, because the file may come from an untrusted source.
+        return _restore_state(model, optimizer, ema_weights, tensors, content)
+    except Exception as error:  # The file may be from an untrusted source, and any part of it may have a wrong type.
         if is_out_of_memory(error):
             raise
         raise UserError(
@@ -169,9 +180,8 @@ def restore(
 def _restore_state(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    window: Tensor,
     ema_weights: Mapping[str, Tensor],
-    tensors: dict[str, Tensor],
+    tensors: Mapping[str, Tensor],
     content: JsonObject,
 ) -> Counters:
     for name, tensor in ema_weights.items():
@@ -183,8 +193,6 @@ def _restore_state(
             parameter = by_name[name]
             value = value.clone().to(parameter.device)
             optimizer.state[parameter][key] = _local_shard(parameter, value) if value.ndim else value
-    for name, total in zip(WINDOW, window, strict=True):
-        total.copy_(tensors.get(f"loop.window_{name}", total))
     version, gauss = content["rng"]["python"]
     random.setstate((version, tuple(tensors["rng.python"].tolist()), gauss))
     position, has_gauss, cached = content["rng"]["numpy"]
@@ -196,6 +204,7 @@ def _restore_state(
     counters = Counters(**content["counters"])
     check_fields(counters)
     for needed in counters.needed_files():
-        if not {"file", "step"} <= needed.keys() or not isinstance(needed.get("value", 0.0), float | int):
+        value, metrics = needed.get("value", 0.0), needed.get("metrics", {})
+        if not ({"file", "step"} <= needed.keys() and isinstance(value, float | int) and isinstance(metrics, dict)):
             raise UserError("an entry of the weights files lacks its file, step or value")
     return counters

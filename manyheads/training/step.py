@@ -6,48 +6,48 @@ If the loss or a gradient is NaN or infinite, find the first such tensor, then s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from manyheads.training.faults import NonFiniteError, batch_arrays, reraise_oom
+from manyheads.core.block import trainable_stacks
+from manyheads.errors import UserError, is_out_of_memory
+from manyheads.training.distributed import DistributedContext
 from manyheads.training.objective import Batch, Loss
-from manyheads.training.parallel import full_tensor
-from manyheads.training.prefetching import Group
+from manyheads.training.prefetching import Group, batch_arrays
 from manyheads.training.session import TrainingSession
 from manyheads.training.state import Counters, seed_step, update_ema
 
 
-@dataclass(frozen=True)
-class StepResult:
+class NonFiniteError(UserError):
+    """Error for a loss or gradient that is NaN or infinite."""
+
+
+class BatchTooLargeError(UserError):
+    """Error for a training step that needs more memory than is available."""
+
+
+class StepResult(NamedTuple):
     """Result of a training step over all ranks.
 
-    Tensors are scalars on the model's device; reading their values synchronizes.
-
-    count          number of targets in the effective batch
-    loss           sum of the loss over the targets
-    correct        number of correctly predicted targets; None for an objective without classes
+    targets        number of targets in the effective batch
+    has_classes    False if the objective does not count correct predictions
     gradient_norm  norm of the gradient before clipping
     skipped        None, or the reason why the weights were not updated
     """
 
-    count: int
-    loss: Tensor
-    correct: Tensor | None
-    gradient_norm: Tensor
+    targets: int
+    has_classes: bool
+    gradient_norm: float
     skipped: str | None = None
-
-    @property
-    def finite(self) -> bool:
-        return self.skipped is None
 
 
 def train_step(session: TrainingSession, group: Group) -> StepResult:
-    """Train on an effective batch, and increment the step counter.
+    """Train on an effective batch, and add it to the counters.
 
     If the loss or the gradient is not finite, no weight changes; see `diagnose`.
     """
@@ -57,17 +57,19 @@ def train_step(session: TrainingSession, group: Group) -> StepResult:
         seed_step(config.seed, counters.step, ranks.rank)
     buffers = [buffer.clone() for buffer in model.buffers()] if config.skip_nonfinite else []
     sums = accumulate_gradients(session, group, counts)
-    window = ranks.all_reduce_sum(sums.window)
+    totals = ranks.all_reduce_sum(sums.totals)
     total_norm = get_total_norm([p.grad for p in session.parameters if p.grad is not None])
-    gradient_norm = full_tensor(total_norm)
+    # The CPU waits for the GPU only here in each step.
+    gradient_norm, loss, correct = torch.stack([session.strategy.full_tensor(total_norm).to(totals), *totals]).tolist()
     skipped = None
-    if math.isfinite((gradient_norm + window[0]).item()):  # The CPU waits for the GPU only here in each step.
+    if math.isfinite(gradient_norm + loss):
         _update_weights(session, total_norm)
-        session.window += window
         counters.window_tokens += counts[0]
+        counters.window_loss += loss
+        counters.window_correct += correct
     else:
         bad_tensor = diagnose(session, group, counts, sums.losses)
-        skipped = skip_step(counters, bad_tensor, config.skip_nonfinite, gradient_norm.item())
+        skipped = skip_step(counters, bad_tensor, config.skip_nonfinite, gradient_norm)
         for buffer, before in zip(model.buffers(), buffers, strict=True):
             # The forward pass has changed the statistics of batch normalization, so they are restored.
             buffer.copy_(before)
@@ -75,7 +77,7 @@ def train_step(session: TrainingSession, group: Group) -> StepResult:
     counters.step += 1
     counters.epoch, counters.index = group.epoch, group.index
     counters.tokens += counts[0]
-    return StepResult(counts[0], window[0], window[1] if sums.has_classes else None, gradient_norm, skipped)
+    return StepResult(counts[0], sums.has_classes, gradient_norm, skipped)
 
 
 def _update_weights(session: TrainingSession, total_norm: Tensor) -> None:
@@ -93,12 +95,12 @@ class LossSums(NamedTuple):
     """Losses of the micro-batches of one step on this rank. The gradients of these losses are stored in the parameters.
 
     losses       loss of each micro-batch without gradient, scaled by `Loss.scaled`
-    window       sums for the next log entry: the loss and the number of correctly predicted targets
+    totals       sum of the losses, and number of correctly predicted targets, (2,)
     has_classes  False if the objective does not count correct predictions
     """
 
     losses: list[Tensor]
-    window: Tensor
+    totals: Tensor
     has_classes: bool
 
 
@@ -108,7 +110,9 @@ def accumulate_gradients(session: TrainingSession, group: Group, counts: list[in
     counts  number of targets of the whole effective batch (`Group.counts`)
     local   True: keep the gradients of this rank only, unless the model is sharded
     """
-    losses, window, has_classes = [], torch.zeros_like(session.window), False
+    device = session.parameters[0].device
+    dtype = torch.float32 if device.type == "mps" else torch.float64
+    losses, totals, has_classes = [], torch.zeros(2, dtype=dtype, device=device), False
     for batch, counted in zip(group.batches, group.counted, strict=True):
         last = batch is group.batches[-1] and not local
         with (
@@ -125,9 +129,28 @@ def accumulate_gradients(session: TrainingSession, group: Group, counts: list[in
         losses.append(loss.detach())
         has_classes = parts.correct is not None
         if counted:
-            window[0] += losses[-1]
-            window[1] += parts.correct if parts.correct is not None else 0
-    return LossSums(losses, window, has_classes)
+            totals[0] += losses[-1]
+            totals[1] += parts.correct if parts.correct is not None else 0
+    return LossSums(losses, totals, has_classes)
+
+
+@contextmanager
+def reraise_oom(step: int, batch: object, model: nn.Module, ranks: DistributedContext) -> Iterator[None]:
+    """Turn an out-of-memory error into a BatchTooLargeError that reports the shapes of the batch."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        shapes = ", ".join(f"{name} {tuple(array.shape)}" for name, array in batch_arrays(batch).items())
+        where = f" of rank {ranks.rank}" if ranks.world > 1 else ""
+        # Gradient checkpointing would save memory, but only a stack of blocks supports it.
+        can_checkpoint = any(not stack.checkpointing for stack in trainable_stacks(model))
+        raise BatchTooLargeError(
+            f"step {step}: out of memory{where} with a batch of {shapes}: "
+            f"{'use --resume with training.checkpointing=true, or ' * can_checkpoint}start again with smaller batches "
+            "(batch_tokens, batch_items or rows) and a larger training.accumulate; the last checkpoint is kept"
+        ) from error
 
 
 def diagnose(session: TrainingSession, group: Group, counts: list[int], losses: Sequence[Tensor]) -> str:

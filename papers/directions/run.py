@@ -145,7 +145,7 @@ class Reading(Task[DirectionsConfig, Tagged]):
             batch_tokens=config.batch_tokens, seed=seed,
         )  # fmt: skip
         length = round(float(objective.train.epoch(0).lengths.mean()))
-        encoder = costs.flops(model, length)["training"] / length
+        encoder = costs.training_flops(model, length) / length
         word_parameters = 2 * (model.transforms[0].weight.numel() + model.embedding.weight.numel())  # type: ignore[operator]
         flops = encoder * objective.tokens_per_prediction + costs.TRAINING_PASSES * word_parameters
         return Job(model, config.training, objective, flops=flops, identity={"reading": self._direction})

@@ -6,8 +6,7 @@ A linear classifier on the frozen features of each encoder measures their qualit
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -15,7 +14,6 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from manyheads import directory
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy, token_batches
 from manyheads.data.readers.conll import Tagged
@@ -24,6 +22,7 @@ from manyheads.data.text.windows import word_windows
 from manyheads.models.directions import Direction, DirectionalEncoder
 from manyheads.tasks.outputs import outputs, padded
 from manyheads.tasks.tagging.metrics import tagging_metrics
+from manyheads.tasks.text_objective import TextObjective
 from manyheads.training.distributed_map import distributed_map
 from manyheads.training.loss import smoothed_cross_entropy
 from manyheads.training.objective import Better, Loss
@@ -65,7 +64,7 @@ class Batch:
 
 
 @dataclass(eq=False)
-class DirectionsTask:
+class DirectionsTask(TextObjective[DirectionalEncoder, PretrainingData]):
     """Training task for encoders that read a text from left to right, in both directions, or with two opposite LSTMs.
 
     The loss is the mean cross-entropy of the predicted words. All three encoders read the same texts in the same
@@ -76,17 +75,8 @@ class DirectionsTask:
     unit: ClassVar = "predictions"
     metrics: ClassVar[Mapping[str, Better]] = {"loss": "lower"}
 
-    model: DirectionalEncoder
-    tokenizer: Tokenizer
-    train: PretrainingData
-    validation: PretrainingData
-    _: KW_ONLY
-    compute: ComputeConfig
-    batch_tokens: int
-    seed: int
-
     def __post_init__(self) -> None:
-        self.model.to(self.compute.device)
+        super().__post_init__()
         directions: Any = self.model.directions
         self._read: Any = self.compute.compile(directions)
 
@@ -123,9 +113,6 @@ class DirectionsTask:
         """Mean number of tokens that the encoder reads for each predicted word."""
         batches = list(self._batches(self.validation.epoch(0), 0, 0))
         return sum(int(batch.lengths.sum()) for batch in batches) / sum(batch.items for batch in batches)
-
-    def save(self, out: Path) -> str:
-        return directory.save(out, self.model, self.tokenizer)
 
     def _batches(self, examples: Epoch, seed: int, epoch: int) -> Sequence[Batch]:
         rows = token_batches(examples.lengths, examples.lengths, self.batch_tokens, seed=seed, epoch=epoch)

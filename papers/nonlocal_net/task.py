@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -130,11 +130,12 @@ class ClipClassifier(ImageClassifier):
         """Classify the video clips, and compare the predicted labels with the true labels."""
         assert isinstance(self.model, NonLocalNet)
         scores = log_probabilities(self.model, clips, self.preprocessing, self.compute)  # (N, L)
-        metrics = clip_metrics(scores, label_indices(clips, self.labels))
+        labels = self.target.labels
+        metrics = clip_metrics(scores, label_indices(clips, labels))
         places = [f"clip {number:,}" for number in range(1, len(clips) + 1)]
-        return LabelEvaluation.of(places, clips.labels, self.labels, scores, metrics)
+        return LabelEvaluation.of(places, clips.labels, labels, scores, metrics)
 
-    def outcome(self, data: Any = None, *, skip_bad_lines: bool = False) -> LabelEvaluation:
+    def outcome(self, data: object = None, *, skip_bad_lines: bool = False) -> LabelEvaluation:
         """Evaluate the model on the test clips of its training run.
 
         The data are generated, so no other data can be given.

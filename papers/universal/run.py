@@ -78,7 +78,7 @@ class Digits(Task[DigitsConfig, Pairs]):
             raise UserError(f"network.max_positions is {model.config.max_positions}: expected {longest} or more")
         objective = _objective(config, self.run, model, splits, compute)
         source, target = objective.train.mean_lengths()
-        flops = costs.flops(model, source, target)["training"] / target
+        flops = costs.training_flops(model, source, target) / target
         content = self.data().content(splits.train, "train")
         identity = {"fingerprints": {"train": fingerprint(content)[:FINGERPRINT_DIGITS]}}
         self._validation, self._curve, self._examples = splits.validation, {}, {}

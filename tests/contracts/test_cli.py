@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from manyheads import cli
+from manyheads.core.config import as_dict
 from manyheads.errors import UserError
 from manyheads.models.presets import PRESETS
-from manyheads.runs.overrides import apply, as_dict, from_arguments, leaves
+from manyheads.runs.overrides import apply, from_arguments, leaves
 from manyheads.tasks.registry import RECIPES
 from tests.support.refusals import refused
 
@@ -72,7 +73,10 @@ def test_help_has_an_example_that_parses(
         (["train", "translation/multi30k"], "data=DIR"),
         (["train", "translation/multi30k", "training.step=3"], "did you mean training.steps?"),
         (["train", "translation/multi30k", "training.lr=3"], "did you mean training.learning_rate?"),
-        (["train", "translation/multi30k", "training.steps=abc"], "training.steps: expected an integer, found 'abc'"),
+        (
+            ["train", "translation/multi30k", "training.steps=abc"],
+            "expected an integer from 1 to 1000000000 or none, found 'abc'",
+        ),
         (["train", "translation/multi30k", "steps"], "expected key=value"),
         (["train", "translation/multi30k", "--config", "absent.yaml"], "absent.yaml: failed to read"),
         (["train", "translation", "--precision", "bf61"], "unknown --precision 'bf61': did you mean bf16?"),

@@ -71,7 +71,7 @@ def test_other_models_are_refused_and_leave_nothing(tmp_path: Path) -> None:
     directory.save(tmp_path / "characters", characters, tokenizer)
     for name, problem in (
         ("post", "norm"), ("erf", "activation gelu_tanh, found gelu"), ("labels", "found the head 'sequence'"),
-        ("bert", "expected a GPT-2 for GGUF, found bert"),
+        ("bert", "expected a WordPiece tokenizer with the prefix ##, found none"),
         ("characters", "expected a byte-level BPE tokenizer"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=f"{name}: .*{problem}"):

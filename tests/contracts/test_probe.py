@@ -4,34 +4,16 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
-from manyheads import cli, directory
+from manyheads import cli
 from manyheads.cli.probe import MINIMUM
-from manyheads.data.text.tokenizers import train_wordpiece
-from manyheads.models import bert
-from manyheads.models.presets import preset
 from manyheads.tasks.heads import probing
-
-
-def sentence(*words: tuple[str, int, str]) -> str:
-    lines = [f"{i}\t{word}\t_\tNOUN\t_\t_\t{head}\t{relation}\t_\tEntity=({word})"
-             for i, (word, head, relation) in enumerate(words, 1)]  # fmt: skip
-    return "\n".join(lines) + "\n\n"
-
-
-BANK = sentence(("the", 2, "det"), ("dog", 3, "nsubj"), ("sees", 0, "root"), ("dog", 3, "obj")) * 3
+from tests.support.treebank import BANK, save_bert, sentence
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(1)
-    path = tmp_path_factory.mktemp("model") / "bert"
-    config = preset(
-        "bert/tiny", vocab=31, width=16, heads=2, layers=2, feed_forward=8, max_positions=9, head="masked_lm"
-    )
-    directory.save(path, bert.Bert(config), train_wordpiece(["the dog sees a cat"] * 3, 31))
-    return path
+    return save_bert(tmp_path_factory.mktemp("model") / "bert")
 
 
 def probe(model: Path, bank: Path, *more: str) -> int:

@@ -62,7 +62,7 @@ def translator(path: Path, source: str = "en", target: str = "de") -> Path:
 def bert(path: Path, **settings: Any) -> Path:
     tokenizer = train_wordpiece(CORPUS, 54)
     sizes = {"vocab": tokenizer.get_vocab_size(), "width": 16, "layers": 2, "heads": 2, "max_positions": 32}
-    directory.save(path, drawn("bert/tiny", **sizes, **settings), tokenizer)
+    directory.save(path, drawn("bert/tiny", **{**sizes, **settings}), tokenizer)
     return path
 
 

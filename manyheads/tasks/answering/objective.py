@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,9 +19,6 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from manyheads import directory
-from manyheads.core.runtime import ComputeConfig
-from manyheads.data.batching import Lazy, token_batches
 from manyheads.data.readers.squad import Answer, Questions
 from manyheads.models.bert import Bert
 from manyheads.tasks.answering.metrics import squad_metrics
@@ -36,7 +32,8 @@ from manyheads.tasks.answering.passages import (
     target_of,
 )
 from manyheads.tasks.evaluation import values
-from manyheads.tasks.outputs import padded
+from manyheads.tasks.outputs import moved, padded
+from manyheads.tasks.text_objective import TextObjective
 from manyheads.training.loss import upcast
 from manyheads.training.objective import Better, Loss
 
@@ -56,34 +53,26 @@ class Batch:
 
 
 @dataclass(eq=False)
-class AnsweringObjective:
+class AnsweringObjective(TextObjective[Bert, Questions]):
     """Training task for question answering.
 
     The loss is the mean of two cross-entropies, for the first and the last token of the answer.
 
-    batch_tokens                   maximum number of tokens in a micro-batch, padding included
     max_length, stride, max_query  limits of a passage in tokens, see `passages`
     """
 
     unit: ClassVar = "passages"
     metrics: ClassVar[Mapping[str, Better]] = {"loss": "lower", "squad_f1": "higher", "squad_em": "higher"}
 
-    model: Bert
-    tokenizer: Tokenizer
-    train: Questions
-    validation: Questions
     _: KW_ONLY
-    compute: ComputeConfig
-    batch_tokens: int
     max_length: int
     stride: int
     max_query: int
-    seed: int
 
     _forward: Callable[..., Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.model.to(self.compute.device)
+        super().__post_init__()
         limits = {"max_length": self.max_length, "stride": self.stride, "max_query": self.max_query}
         self._passages, self._targets = _with_targets(self.tokenizer, self.train, limits)
         self._lengths = [len(passage.ids) for passage in self._passages]
@@ -96,8 +85,7 @@ class AnsweringObjective:
         return round(sum(self._lengths) / len(self._lengths))
 
     def batches(self, epoch: int) -> Sequence[Batch]:
-        rows = token_batches(self._lengths, self._lengths, self.batch_tokens, seed=self.seed, epoch=epoch)
-        return Lazy(rows, self._batch)
+        return self.lazy_batches(self._lengths, epoch, self._batch)
 
     def _batch(self, rows: NDArray[np.int64]) -> Batch:
         passages = [self._passages[i] for i in rows]
@@ -106,14 +94,13 @@ class AnsweringObjective:
         return Batch(ids, lengths, segments, torch.tensor([self._targets[i] for i in rows]), len(rows))
 
     def loss(self, batch: Batch) -> Loss:
-        tensors = (batch.ids, batch.lengths, batch.segments, batch.targets)
-        ids, lengths, segments, targets = (t.to(self.compute.device) for t in tensors)
-        logits = upcast(self._forward(ids, lengths, segments))  # (B, T, 2)
+        batch = moved(batch, self.compute.device)
+        logits = upcast(self._forward(batch.ids, batch.lengths, batch.segments))  # (B, T, 2)
         # mask that is true at padding tokens, (B, T)
-        is_padding = torch.arange(ids.shape[1], device=ids.device) >= lengths[:, None]
+        is_padding = torch.arange(batch.ids.shape[1], device=batch.ids.device) >= batch.lengths[:, None]
         logits = logits.masked_fill(is_padding[..., None], -torch.inf)
         # The softmax runs over the tokens of a passage. The loss is the mean over first and last token.
-        total = F.cross_entropy(logits, targets, reduction="sum") / 2
+        total = F.cross_entropy(logits, batch.targets, reduction="sum") / 2
         return Loss(total, batch.items)
 
     def validate(self) -> dict[str, float]:
@@ -134,9 +121,6 @@ class AnsweringObjective:
             "loss": sum(losses) / len(losses),
             **values(squad_metrics([ranked[0].text for ranked in answers], truths)),
         }
-
-    def save(self, out: Path) -> str:
-        return directory.save(out, self.model, self.tokenizer)
 
 
 def _with_targets(

@@ -9,7 +9,7 @@ import logging
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.text.windows import SpecialTokenTemplate, owners, windows
 from manyheads.errors import UserError
+from manyheads.models.bert import Bert
 from manyheads.tasks.outputs import outputs
 
 logger = logging.getLogger(__name__)
@@ -111,7 +112,7 @@ def target_of(passage: Passage, start: int, end: int) -> tuple[int, int]:
     return (passage.first + first, passage.first + last) if first <= last else (NULL, NULL)
 
 
-def passage_logits(model: Any, passages: Sequence[Passage], compute: ComputeConfig) -> list[Tensor]:
+def passage_logits(model: Bert, passages: Sequence[Passage], compute: ComputeConfig) -> list[Tensor]:
     """Return two logits for each token of each passage: one as first token, one as last token of the answer.
 
     The result is a list with a float32 tensor (T, 2) on the CPU for each passage.

@@ -46,7 +46,7 @@ class Answering(DataTask[AnsweringConfig, Questions]):
             model, tokenizer, splits.train, splits.validation, compute=compute, batch_tokens=config.batch_tokens,
             seed=config.training.seed, **self._limits,
         )  # fmt: skip
-        flops = costs.flops(model, objective.mean_length)["training"]
+        flops = costs.training_flops(model, objective.mean_length)
         return Job(model, config.training, objective, flops=flops, record={"reading": self._limits})
 
     def score(self, held: Questions, compute: ComputeConfig) -> Metrics:

@@ -12,12 +12,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads import directory
@@ -29,8 +28,9 @@ from manyheads.data.readers.labeled import Labeled
 from manyheads.models.gpt import GPT
 from manyheads.tasks.encoding import Encoded, encode
 from manyheads.tasks.evaluation import values
-from manyheads.tasks.outputs import outputs
+from manyheads.tasks.outputs import moved, outputs
 from manyheads.tasks.targets import Target
+from manyheads.tasks.text_objective import TextObjective
 from manyheads.training.loss import smoothed_cross_entropy
 from manyheads.training.objective import Better, Loss, LossPart
 
@@ -58,30 +58,22 @@ class Batch:
 
 
 @dataclass(eq=False)
-class ClassificationObjective:
+class ClassificationObjective(TextObjective[Model[Config], Labeled]):
     """Training task for text classification.
 
-    batch_tokens  maximum number of tokens in a micro-batch, padding included; `batch_items` is its maximum number of
-                  texts
-    max_length    maximum number of tokens in a text; longer texts are an error, or are cut with truncate=True
-    target        meaning of the logits, with their loss and metrics
-    balanced      True: draw the texts of each epoch at random, so that all classes are equally frequent
-    auxiliary     weight of a GPT's language-modeling loss, the mean over the tokens of a batch
+    batch_items  maximum number of texts in a micro-batch; None: no limit
+    max_length   maximum number of tokens in a text; longer texts are an error, or are cut with truncate=True
+    target       meaning of the logits, with their loss and metrics
+    balanced     True: draw the texts of each epoch at random, so that all classes are equally frequent
+    auxiliary    weight of a GPT's language-modeling loss, the mean over the tokens of a batch
     """
 
     unit: ClassVar = "texts"
 
-    model: Model[Any]
-    tokenizer: Tokenizer
-    train: Labeled
-    validation: Labeled
     _: KW_ONLY
-    compute: ComputeConfig
-    batch_tokens: int
     batch_items: int | None
     max_length: int | None
     truncate: bool
-    seed: int
     target: Target
     balanced: bool = False
     auxiliary: float = 0.0
@@ -89,7 +81,7 @@ class ClassificationObjective:
     _forward: Callable[..., Tensor] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.model.to(self.compute.device)
+        super().__post_init__()
         self._texts, self._labels = self._encoded(self.train), self.target.truth(self.train)
         self._validation_texts, self._targets = self._encoded(self.validation), self.target.truth(self.validation)
         forward = self.model.hidden if isinstance(self.model, GPT) and self.auxiliary else self.model.forward
@@ -126,17 +118,16 @@ class ClassificationObjective:
         return Batch(*self._texts.batch(rows.tolist(), padding_id(self.model)), self._labels[rows])
 
     def loss(self, batch: Batch) -> Loss:
-        device = self.compute.device
-        ids, lengths, labels = (tensor.to(device) for tensor in (batch.ids, batch.lengths, batch.labels))
+        counts, batch = batch.counts, moved(batch, self.compute.device)
+        labels = batch.labels
         if self.auxiliary:
             assert isinstance(self.model, GPT)
-            hidden = self._forward(ids, lengths)  # (B, T, D)
-            logits = self.model.classify(hidden, lengths)
-            next_tokens = self.auxiliary * _next_token_loss(self.model, hidden, ids, lengths)
-            others: tuple[LossPart, ...] = (LossPart(next_tokens, batch.counts[1]),)
+            hidden = self._forward(batch.ids, batch.lengths)  # (B, T, D)
+            logits = self.model.classify(hidden, batch.lengths)
+            next_tokens = self.auxiliary * _next_token_loss(self.model, hidden, batch.ids, batch.lengths)
+            others: tuple[LossPart, ...] = (LossPart(next_tokens, counts[1]),)
         else:
-            segments = None if batch.segments is None else batch.segments.to(device)
-            logits, others = self._forward(ids, lengths, segments), ()  # (B, L)
+            logits, others = self._forward(batch.ids, batch.lengths, batch.segments), ()  # (B, L)
         return Loss(self.target.loss(logits, labels), batch.items, self.target.correct(logits, labels), others)
 
     def validate(self) -> dict[str, float]:
@@ -171,9 +162,9 @@ def padding_id(model: Model[Config]) -> int:
     return model.pad or 0
 
 
-def label_logits(model: Any, encoded: Encoded, compute: ComputeConfig) -> Tensor:
+def label_logits(model: Model[Config], encoded: Encoded, compute: ComputeConfig) -> Tensor:
     """Return the logits of each text, (N, L), in float32 on the CPU."""
-    found = torch.empty(len(encoded), len(model.config.labels))
+    found = torch.empty(len(encoded), len(model.labels))
     for i, logits in outputs(model, compute, encoded.ids, padding_id(model), encoded.segments):
         found[i] = logits
     return found

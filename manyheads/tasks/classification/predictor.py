@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, overload
+from typing import ClassVar, overload
 
 from torch import Tensor
 
@@ -18,12 +18,13 @@ from manyheads.data.readers.labeled import Columns, Labeled
 from manyheads.data.text.text_faults import ItemError
 from manyheads.errors import UserError, shown
 from manyheads.files import JsonObject
+from manyheads.interop.labels import LabelValue
 from manyheads.tasks.classification.objective import label_logits
 from manyheads.tasks.encoding import Encoded, encode
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.inputs import Texts, equal_rows, rows_of
 from manyheads.tasks.predictor import TextPredictor
-from manyheads.tasks.targets import Label, trained_target
+from manyheads.tasks.targets import Label, Prediction, trained_target
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class Classifier(TextPredictor[Model[Config]]):
         self.threshold = self.target.threshold if self.target.kind == "multi-label" else None
 
     @property
-    def labels(self) -> tuple[Any, ...]:
+    def labels(self) -> tuple[LabelValue, ...]:
         """The classes, in the type of the labels in the training data.
 
         >>> classifier.labels
@@ -80,7 +81,7 @@ class Classifier(TextPredictor[Model[Config]]):
             [2, 2]
         """
         self.target.expect("labels", self.path)
-        return self.target.typed(self.predictions(texts, pairs, top, threshold, truncate=truncate))
+        return self.target.typed(*self._predict(texts, pairs, top, threshold, truncate))
 
     @overload
     def predict(self, texts: str, pairs: str | None = None, *, truncate: bool = False) -> float: ...
@@ -94,14 +95,20 @@ class Classifier(TextPredictor[Model[Config]]):
         The arguments are those of `classify`.
         """
         self.target.expect("regression", self.path)
-        found: float | list[float] = self.predictions(texts, pairs, truncate=truncate)
-        return found
+        return self.target.numbers(*self._predict(texts, pairs, None, None, truncate))
 
     def predictions(
         self, texts: str | Texts, pairs: str | Texts | None = None, top: int | None = None,
         threshold: float | None = None, *, truncate: bool = False,
-    ) -> Any:  # fmt: skip
-        """Return the labels of every text, as `classify` does, or its number, as `predict` does."""
+    ) -> Prediction | list[Prediction]:  # fmt: skip
+        """Return the labels of every text by name, most probable first, or its number, as `predict` does."""
+        found, single = self._predict(texts, pairs, top, threshold, truncate)
+        return found[0] if single else found
+
+    def _predict(
+        self, texts: str | Texts, pairs: str | Texts | None, top: int | None, threshold: float | None, truncate: bool
+    ) -> tuple[list[Prediction], bool]:
+        """Return a prediction for every text, and True for a single text."""
         self.target.check(top, threshold)
         seconds: list[str] | None = None
         if pairs is None:
@@ -113,9 +120,8 @@ class Classifier(TextPredictor[Model[Config]]):
                 raise ItemError(i, "and its second text: only one of them is blank")
         logits = self._logits(self._encode(firsts, seconds, truncate))
         found = self.target.predictions(logits, top, threshold)
-        blank: Any = math.nan if self.target.kind == "regression" else []
-        answers = [prediction if text.strip() else blank for text, prediction in zip(firsts, found, strict=True)]
-        return answers[0] if single else answers
+        blank: Prediction = math.nan if self.target.kind == "regression" else []
+        return [answer if text.strip() else blank for text, answer in zip(firsts, found, strict=True)], single
 
     def evaluate(self, data: object = None, *, truncate: bool = False) -> EvaluationResult:
         """Predict the labels or numbers of a data set, and compare them with the true ones.
@@ -164,7 +170,7 @@ class Classifier(TextPredictor[Model[Config]]):
             raise UserError(f"{self.path}: this model reads pairs: give the second text too (--pair, or after a tab)")
         return encode(self.tokenizer, texts, pairs, self.model.max_positions, truncate=truncate, where=where)
 
-    def _test_data(self, data: Any, columns: Columns | None, skip_bad_lines: bool) -> Labeled:
+    def _test_data(self, data: object, columns: Columns | None, skip_bad_lines: bool) -> Labeled:
         from manyheads.data.sources.corpora import LabeledSource
 
         settings: JsonObject = {"target": self.target.kind} | ({} if columns is None else {"columns": columns})

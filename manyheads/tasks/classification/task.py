@@ -104,11 +104,9 @@ class Classification(DataTask[ClassificationConfig, Labeled]):
 def _flops(objective: ClassificationObjective) -> float:
     """Return the number of training FLOPs per item."""
     model = objective.model
-    cost = costs.flops(model, round(objective.tokens_per_item))
-    # Frozen layers need no backward pass, which costs two thirds of the FLOPs.
-    frozen = sum(n for part, n in cost["parts"].items() if part.startswith("bert."))
-    flops: float = cost["training"] - 2 * frozen
+    flops = costs.training_flops(model, round(objective.tokens_per_item))
     if objective.auxiliary:  # The auxiliary language-modeling loss predicts the next token at every position.
+        assert isinstance(model, GPT)
         c = model.config
         flops += costs.TRAINING_PASSES * 2 * (objective.tokens_per_item - 1) * c.width * c.vocab
     return flops

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from manyheads.analysis.heads import Head, HeadStatistics, coreference, dependency
 from manyheads.analysis.heads.probing_classifiers import HeadParser, Parsed, attachment, distances, train_parser
@@ -164,7 +165,7 @@ def _dependencies(
     return hits, attached
 
 
-def _views(words: WordReader, sentence: Sentence, maps: Any, seen: list[bool]) -> dict[str, Parsed]:
+def _views(words: WordReader, sentence: Sentence, maps: Tensor, seen: list[bool]) -> dict[str, Parsed]:
     """Return the features of a sentence that each parser reads: attention maps or word distances."""
     heads = [h if h >= 0 and seen[i] and seen[h] else -1 for i, h in enumerate(sentence.heads)]
     vectors, flat = words.vectors(_words(sentence)), maps.flatten(0, 1).half()

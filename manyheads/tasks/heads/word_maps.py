@@ -6,21 +6,25 @@ mean over its tokens. Special tokens are dropped, so the weights of a word may s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads.analysis.heads import HeadStatistics
+from manyheads.core.config import Config
+from manyheads.core.interface import Encodes, Generates, Model
 from manyheads.core.runtime import ComputeConfig
 from manyheads.core.tap import record, tapped
 from manyheads.data.batching import pad, token_batches
 from manyheads.data.text.windows import SpecialTokenTemplate
 from manyheads.errors import UserError
 from manyheads.models.bert_features import BertFeatures
-from manyheads.models.recurrence import record_halting
+from manyheads.models.encoder_decoder import EncoderDecoder
+from manyheads.models.recurrence import RecurrenceConfig, record_halting
 
 BATCH_TOKENS = 1024  # maximum number of tokens in a batch, padding included
 
@@ -28,10 +32,14 @@ BATCH_TOKENS = 1024  # maximum number of tokens in a batch, padding included
 class LoadedModel(Protocol):
     """Interface that a predictor needs for attention maps between words, as `manyheads.load` returns it."""
 
-    model: Any
-    tokenizer: Tokenizer
-    path: Any
-    compute: ComputeConfig
+    @property
+    def model(self) -> Model[Config]: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    @property
+    def path(self) -> Path: ...
+    @property
+    def compute(self) -> ComputeConfig: ...
 
 
 class Words(NamedTuple):
@@ -69,7 +77,7 @@ class WordReader:
 
     def __init__(self, loaded: LoadedModel) -> None:
         tokenizer = getattr(loaded, "tokenizer", None)
-        model: Any = loaded.model.bert if isinstance(loaded.model, BertFeatures) else loaded.model
+        model: Model[Config] = loaded.model.bert if isinstance(loaded.model, BertFeatures) else loaded.model
         if not isinstance(tokenizer, Tokenizer):
             raise UserError(f"{loaded.path}: expected a model that reads texts, because a treebank consists of texts")
         if not tapped(model):
@@ -80,7 +88,7 @@ class WordReader:
             self.tokenizer.encode(" a", add_special_tokens=False).ids
         )
         self._pieces: dict[str, list[int]] = {}
-        self.max_tokens = getattr(model.config, "max_positions", None)
+        self.max_tokens = model.max_positions
         self.layers: tuple[str, ...] = ()
         self.too_long = self.unseen = 0
 
@@ -117,8 +125,8 @@ class WordReader:
 
         The embeddings do not depend on the context of the word.
         """
-        embedding = getattr(self.model, "source_embedding", None) or self.model.embedding
-        weight = embedding.weight.detach().float().cpu()
+        name = "source_embedding" if isinstance(self.model, EncoderDecoder) else "embedding"
+        weight = self.model.get_parameter(f"{name}.weight").detach().float().cpu()
         means = [weight[ids].mean(0) if ids else weight.new_zeros(weight.shape[1]) for ids in self.pieces(text)]
         return torch.stack(means) / weight.std()
 
@@ -126,7 +134,8 @@ class WordReader:
         self, numbers: Sequence[int], pieces: Sequence[Sequence[Sequence[int]]], statistics: HeadStatistics | None
     ) -> Iterator[WordMaps]:
         texts = [self.frame.around([token for word in words for token in word])[0] for words in pieces]
-        padded = torch.from_numpy(pad(texts, _pad_id(self.model)))
+        pad_id = self.model.source_pad if isinstance(self.model, EncoderDecoder) else self.model.pad or 0
+        padded = torch.from_numpy(pad(texts, pad_id))
         lengths = torch.tensor([len(ids) for ids in texts])
         maps = self._token_maps(padded, lengths)
         if statistics is not None:
@@ -153,14 +162,15 @@ class WordReader:
         tokens, model, config = padded.shape[1], self.model, self.model.config
         with torch.inference_mode(), self.compute.autocast(), record_halting(model) as halting, record(model) as maps:
             ids, sizes = padded.to(self.compute.device), lengths.to(self.compute.device)
-            if hasattr(model, "source_embedding"):
+            if isinstance(model, EncoderDecoder):
                 model.start(ids, sizes, 1)  # For an encoder-decoder, `start` runs only the encoder, on the source text.
             else:
                 # The model runs without an output head if possible, because the output head may be larger than the rest
                 # of the model.
-                forward: Any = getattr(model, "hidden", None) or getattr(model, "encode", model)
+                encode = model.encode if isinstance(model, Encodes) else None
+                forward: Callable[..., object] = model.hidden if isinstance(model, Generates) else encode or model
                 forward(ids, sizes)
-        steps = getattr(config, "steps", 1)
+        steps = config.steps if isinstance(config, RecurrenceConfig) else 1
         by_step = {}
         for name, calls in maps.items():
             halts = next((ponder.steps.cpu() for stack, ponder in halting.items() if name.startswith(stack)), None)
@@ -183,12 +193,3 @@ class WordReader:
             name = self.tokenizer.id_to_token(token) or str(token)
             masks[name] = masks.get(name, torch.zeros_like(padded, dtype=torch.bool)) | (at == positions[:, None])
         return masks
-
-
-def _pad_id(model: Any) -> int:
-    """Return the padding id of a model.
-
-    For an encoder-decoder, it is the padding id of the source. For a model without padding, it is 0.
-    """
-    candidates = (getattr(model, "source_pad", None), getattr(model.config, "pad", None))
-    return next((pad for pad in candidates if pad is not None), 0)

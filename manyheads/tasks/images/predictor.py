@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, overload
+from typing import ClassVar, overload
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from manyheads.data.images.source import ImageSource
 from manyheads.data.readers.labeled import distinct_names
 from manyheads.data.text.text_faults import ItemError
 from manyheads.errors import UserError
+from manyheads.interop.labels import LabelValue
 from manyheads.models.adapt import adapt
 from manyheads.models.vit import ViT
 from manyheads.tasks.embedding import Embedded, Pool, embed_pixels
@@ -39,7 +40,7 @@ from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.images.objective import EVALUATION_BATCH, evaluation_loader, image_logits, image_metrics
 from manyheads.tasks.inputs import Column, rows_of
 from manyheads.tasks.predictor import TrainedModel
-from manyheads.tasks.targets import Label, trained_target
+from manyheads.tasks.targets import Label, Prediction, trained_target
 from manyheads.training.distributed_map import distributed_map
 
 logger = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class ImageEncoder(TrainedModel[ReadsImages[Config]]):
         self.model = _resize_positions(self.model, self.preprocessing.size).to(compute.device).eval()
 
     @property
-    def labels(self) -> tuple[str, ...]:
+    def labels(self) -> tuple[LabelValue, ...]:
         """Names of the classes. If several classes have the same name, a number is added to each."""
         return distinct_names(self.model.labels)
 
@@ -106,7 +107,9 @@ class ImageEncoder(TrainedModel[ReadsImages[Config]]):
         weights = self.channel_weights([pixels], [title], title=title, picture=picture)
         return weights if layers is None else weights.of(layers)
 
-    def embed(self, images: ImageInput | Images, *, layer: int | None = None, pool: Pool | None = None) -> Any:
+    def embed(
+        self, images: ImageInput | Images, *, layer: int | None = None, pool: Pool | None = None
+    ) -> Embedded | list[Embedded]:
         """Return the embedding of every image (file or Pillow image), `Embedded`: a vector (D,) of unit length.
 
         layer  index of the layer whose output is pooled; None: the last layer
@@ -167,7 +170,7 @@ class ImageClassifier(ImageEncoder):
         self.threshold = self.target.threshold if self.target.kind == "multi-label" else None
 
     @property
-    def labels(self) -> tuple[Any, ...]:
+    def labels(self) -> tuple[LabelValue, ...]:
         """The classes, in the type of the labels in the training data."""
         return self.target.values
 
@@ -196,7 +199,7 @@ class ImageClassifier(ImageEncoder):
             3
         """
         self.target.expect("labels", self.path)
-        return self.target.typed(self.predictions(images, top, threshold, faults=faults))
+        return self.target.typed(*self._predict(images, top, threshold, faults))
 
     @overload
     def predict(self, images: ImageInput) -> float: ...
@@ -205,19 +208,26 @@ class ImageClassifier(ImageEncoder):
     def predict(self, images: ImageInput | Images) -> float | list[float]:
         """Return the number that a regression model predicts for every image."""
         self.target.expect("regression", self.path)
-        found: float | list[float] = self.predictions(images)
-        return found
+        return self.target.numbers(*self._predict(images))
 
     def predictions(
         self, images: ImageInput | Images, top: int | None = None, threshold: float | None = None, *,
         faults: dict[int, str] | None = None,
-    ) -> Any:  # fmt: skip
-        """Return the labels of every image, as `classify` does, or its number, as `predict` does."""
+    ) -> Prediction | list[Prediction]:  # fmt: skip
+        """Return the labels of every image by name, most probable first, or its number, as `predict` does."""
+        found, single = self._predict(images, top, threshold, faults)
+        return found[0] if single else found
+
+    def _predict(
+        self, images: ImageInput | Images, top: int | None = None, threshold: float | None = None,
+        faults: dict[int, str] | None = None,
+    ) -> tuple[list[Prediction], bool]:  # fmt: skip
+        """Return a prediction for every image, and True for a single image."""
         self.target.check(top, threshold)
         items, single = rows_of(images, "image", FILES)
-        results: list[Any] = [math.nan if self.target.kind == "regression" else [] for _ in items]
+        results: list[Prediction] = [math.nan if self.target.kind == "regression" else [] for _ in items]
 
-        def predict_group(first: int) -> tuple[dict[int, Any], dict[int, str]]:
+        def predict_group(first: int) -> tuple[dict[int, Prediction], dict[int, str]]:
             # preprocessed images (C, Y, X), and error messages of the images that cannot be read, both by image index
             arrays, errors = {}, {}
             for i, image in enumerate(items[first : first + EVALUATION_BATCH], first):
@@ -235,11 +245,11 @@ class ImageClassifier(ImageEncoder):
                 results[i] = prediction
             if faults is not None:
                 faults |= errors
-        return results[0] if single else results
+        return results, single
 
     def classify_arrays(
         self, arrays: Sequence[NDArray[np.float32]], *, top: int | None = None, threshold: float | None = None
-    ) -> list[Any]:
+    ) -> list[Prediction]:
         """Return the predictions for a batch of images (C, Y, X), which were preprocessed by `preprocessing.array`."""
         if not (images := list(arrays)):
             return []
@@ -302,7 +312,7 @@ def preprocessing_of(loaded: directory.Loaded) -> Preprocessing:
 
 def _check_size(preprocessing: Preprocessing, loaded: directory.Loaded) -> Preprocessing:
     """Raise UserError if the model's images exceed the maximum size."""
-    size, patch = preprocessing.size, getattr(loaded.model.config, "patch", MAX_SIDE)
+    size, patch = preprocessing.size, loaded.model.config.patch if isinstance(loaded.model, ViT) else MAX_SIDE
     if size > MAX_SIDE or (size // patch) ** 2 > MAX_PATCHES:
         raise UserError(
             f"{loaded.path}: its images have {size:,} x {size:,} pixels: expected at most {MAX_SIDE:,} on a side, "

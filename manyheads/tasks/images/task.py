@@ -7,7 +7,6 @@ import logging
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import torch
 
@@ -91,7 +90,7 @@ class ImageClassification(DataTask[ImageConfig, ImageData]):
         if teacher is not None:
             self._distillation["differing_labels"] = objective.differing_labels()
             _warn_of_equal_labels(self._distillation["differing_labels"], config)
-        flops = costs.flops(model)["training"]
+        flops = costs.training_flops(model)
         identity = {"labels": list(labels), **({"teacher_weights": _weights_hash(teacher.model)} if teacher else {})}
         record = {**config.target_record, **({"distillation": self._distillation} if teacher else {})}
         return Job(model, config.training, objective, flops=flops, identity=identity, record=record)
@@ -139,21 +138,21 @@ def _check_metric(config: ImageConfig, labels: tuple[str, ...]) -> None:
         raise UserError(f"training.metric is {metric}: expected {' or '.join(names)}{reason}")
 
 
-def _build_model(config: ImageConfig, labels: tuple[str, ...]) -> tuple[ReadsImages[Any], Preprocessing]:
+def _build_model(config: ImageConfig, labels: tuple[str, ...]) -> tuple[ReadsImages[Config], Preprocessing]:
     labels = REGRESSION_LABELS if config.target == "regression" else labels
     decided = {"target": config.target, **({"labels": labels} if labels else {})}
-    model = build(preset_for_data(config.preset, IMAGES, config.model, decided))
-    if config.target != "classes" and getattr(model.config, "distilled", False):
+    model: ReadsImages[Config] = build(preset_for_data(config.preset, IMAGES, config.model, decided))
+    if config.target != "classes" and isinstance(model, ViT) and model.config.distilled:
         raise UserError("model.distilled=true: only for target=classes")
     return model, Preprocessing.of_channels(
-        model.config.image_size, model.config.channels, mean=config.mean, std=config.std, crop=config.crop,
+        model.image_size, model.channels, mean=config.mean, std=config.std, crop=config.crop,
         resample=config.resample,
     )  # fmt: skip
 
 
 def _initial_model(
     config: ImageConfig, run: Run, labels: tuple[str, ...] | None = None
-) -> tuple[ReadsImages[Any], Preprocessing]:
+) -> tuple[ReadsImages[Config], Preprocessing]:
     """Return the model that `--init` names, and its image preprocessing.
 
     The settings can change the labels of the model and the image size of a ViT.
@@ -167,20 +166,19 @@ def _initial_model(
     if run.given.get("training.lora_rank") is not None:
         run.refuse(names, "an adapter has the preprocessing of its base model; omit it, or omit lora_rank")
     preprocessing = preprocessing_of(loaded)
-    loaded_settings = {name: getattr(preprocessing, name) for name in (*names, "squash")}
-    if model.config.channels != preprocessing.channels:
+    loaded_settings = {name: vars(preprocessing)[name] for name in (*names, "squash")}
+    if model.channels != preprocessing.channels:
         loaded_settings |= {name: (fmean(loaded_settings[name]),) for name in ("mean", "std")}
-    expected = {**loaded_settings, **{name: getattr(config, name) for name in names if name in run.given}}
-    return model, Preprocessing.of_channels(model.config.image_size, model.config.channels, **expected)
+    expected = {**loaded_settings, **{name: vars(config)[name] for name in names if name in run.given}}
+    return model, Preprocessing.of_channels(model.image_size, model.channels, **expected)
 
 
 def _teacher(
-    config: ImageConfig, loaded: directory.Loaded, model: ReadsImages[Any], expected: Preprocessing
+    config: ImageConfig, loaded: directory.Loaded, model: ReadsImages[Config], expected: Preprocessing
 ) -> Teacher:
-    if getattr(model.config, "distilled", False) and model.config.fused == "none":
+    if isinstance(model, ViT) and model.config.distilled and model.config.fused == "none":
         raise UserError("model.fused=none: the distillation token has no head to learn from a teacher")
-    labels = model.config.labels
-    teacher_labels = getattr(loaded.model.config, "labels", ())
+    labels, teacher_labels = model.labels, loaded.model.labels
     if teacher_labels != labels:
         raise UserError(
             f"{config.teacher}: the teacher has {_labels_text(teacher_labels)}, "

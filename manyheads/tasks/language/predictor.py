@@ -23,6 +23,7 @@ from manyheads.errors import UserError
 from manyheads.generation import Sampling, TextStream, sample
 from manyheads.models.gpt import GPT
 from manyheads.models.universal import UniversalSequence
+from manyheads.tasks.encoding import unknown_token
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.inputs import rows_of
 from manyheads.tasks.language.objective import text_metrics, token_losses
@@ -328,7 +329,7 @@ class LanguageModel(ModelWithTokenizer[GPT | UniversalSequence]):
         if lone_surrogate(text) is not None:
             raise ItemError(index, f"{SURROGATE[0]}; give valid UTF-8", name)
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
-        unknown = getattr(self.tokenizer.model, "unk_token", None)
+        unknown = unknown_token(self.tokenizer)
         if unknown is not None and unknown in encoding.tokens:
             start, after = encoding.offsets[encoding.tokens.index(unknown)]
             fault = f"has {text[start:after]!r} at character {start + 1}, which is not in the vocabulary"
@@ -366,7 +367,7 @@ def _seeds(seed: SupportsIndex | Sequence[SupportsIndex], count: int) -> list[in
     return seeds
 
 
-def _check_integer(name: str, value: Any, minimum: int, maximum: int) -> int:
+def _check_integer(name: str, value: object, minimum: int, maximum: int) -> int:
     """Return a number as an int. NumPy integers are valid.
 
     Raises UserError for other types and for values out of range.

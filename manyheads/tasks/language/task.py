@@ -59,7 +59,7 @@ class LanguageModeling(DataTask[LanguageModelingConfig, Texts]):
     def build(self, splits: SplitData[Texts], compute: ComputeConfig) -> Job:
         config = self.config
         objective = _objective(config, self.run, splits, compute)
-        flops = costs.flops(objective.model, config.block)["training"] / config.block
+        flops = costs.training_flops(objective.model, config.block) / config.block
         training = replace(config.training, width=objective.model.config.width)
         record = {"windows": self._windows, "scored": config.scored}
         return Job(objective.model, training, objective, flops=flops, record=record)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -11,16 +11,16 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads import directory
 from manyheads.core.runtime import ComputeConfig
-from manyheads.data.batching import Lazy, token_batches
+from manyheads.data.batching import token_batches
 from manyheads.data.text.pretraining import Epoch, Example, PretrainingData
 from manyheads.data.text.tokenizers import with_special_tokens
 from manyheads.models.bert import Bert
-from manyheads.tasks.outputs import padded
+from manyheads.tasks.outputs import moved, padded
+from manyheads.tasks.text_objective import TextObjective
 from manyheads.training.distributed_map import distributed_map
 from manyheads.training.loss import smoothed_cross_entropy, upcast
 from manyheads.training.objective import Better, Loss, LossPart
@@ -64,38 +64,20 @@ class Batch:
             None if None in follows else torch.tensor([int(not f) for f in follows]),
         )
 
-    def to(self, device: str) -> Batch:
-        ids, lengths, segments, at, answers = (
-            tensor.to(device) for tensor in (self.ids, self.lengths, self.segments, self.at, self.answers)
-        )
-        follows = None if self.follows is None else self.follows.to(device)
-        return Batch(ids, lengths, segments, at, answers, follows)
-
 
 @dataclass(eq=False)
-class MaskedLMObjective:
+class MaskedLMObjective(TextObjective[Bert, PretrainingData]):
     """Training task for BERT's pretraining.
 
     The loss is the mean loss of the masked words plus the mean loss of next-sentence prediction. Logits are computed
     only at the masked positions.
-
-    batch_tokens  maximum number of tokens in a micro-batch, padding included
     """
 
     unit: ClassVar = "predictions"
 
-    model: Bert
-    tokenizer: Tokenizer
-    train: PretrainingData
-    validation: PretrainingData
-    _: KW_ONLY
-    compute: ComputeConfig
-    batch_tokens: int
-    seed: int
-
     def __post_init__(self) -> None:
         assert self.model.config.head == ("pretraining" if self.train.rules.next_sentence else "masked_lm")
-        self.model.to(self.compute.device)
+        super().__post_init__()
         self._encode = self.compute.compile(self.model.encode)
 
     @property
@@ -107,8 +89,8 @@ class MaskedLMObjective:
 
     def batches(self, epoch: int) -> Sequence[Batch]:
         examples = self.train.epoch(epoch)
-        rows = token_batches(examples.lengths, examples.lengths, self.batch_tokens, seed=self.seed, epoch=epoch)
-        return Lazy(rows, lambda batch: Batch.of([examples[i] for i in batch], self.model.config.pad))
+        pad = self.model.config.pad
+        return self.lazy_batches(examples.lengths, epoch, lambda rows: Batch.of([examples[i] for i in rows], pad))
 
     def loss(self, batch: Batch) -> Loss:
         """Return the loss of the masked words of a batch.
@@ -116,7 +98,7 @@ class MaskedLMObjective:
         For pairs of texts, the result has the loss of next-sentence prediction as a second part. Its mean is added to
         the mean loss of the words.
         """
-        batch = batch.to(self.compute.device)
+        batch = moved(batch, self.compute.device)
         states = self._encode(batch.ids, batch.lengths, batch.segments)  # (B, T, D)
         masked = self.model.transform_states(states.flatten(0, 1)[batch.at])  # (N, D)
         model = self.model
@@ -162,7 +144,7 @@ def scores(model: Bert, epoch: Epoch, compute: ComputeConfig, batch_tokens: int)
 
     def run_batch(rows: NDArray[np.int64]) -> list[Score]:
         examples = [epoch[int(row)] for row in rows]
-        batch = Batch.of(examples, model.config.pad).to(compute.device)
+        batch = moved(Batch.of(examples, model.config.pad), compute.device)
         with compute.autocast():
             states = model.encode(batch.ids, batch.lengths, batch.segments)
             logits = model.words(states.flatten(0, 1)[batch.at])  # (N, V)

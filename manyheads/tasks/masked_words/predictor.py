@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from heapq import heappop, heappush
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple, overload
+from typing import ClassVar, NamedTuple, overload
 
 import torch
 from tokenizers.models import WordPiece
@@ -230,7 +230,7 @@ class MaskedLanguageModel(TextPredictor[Bert]):
     def _decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(list(ids), skip_special_tokens=False)
 
-    def _masked_data(self, data: Any, skip_bad_lines: bool) -> Epoch:
+    def _masked_data(self, data: object, skip_bad_lines: bool) -> Epoch:
         """Mask words of the validation documents, or of the documents in `data`, as in the first epoch of training."""
         from manyheads.data.sources.running_text import DocumentSource
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, replace
-from typing import Any
 
 import torch
 from tokenizers import Regex, Tokenizer, normalizers
@@ -63,7 +62,7 @@ class Pretraining(DataTask[PretrainingConfig, Documents]):
         return ["fill", f"{brief(held.documents[0]).rpartition(' ')[0]} [MASK]"]
 
 
-def _model_config(config: PretrainingConfig, vocab: Any, **special: Any) -> BertConfig:
+def _model_config(config: PretrainingConfig, vocab: int, **special: int | None) -> BertConfig:
     return preset_for_data(config.preset, ("bert",), config.model, {"vocab": vocab, **special, "head": _head(config)})
 
 
@@ -81,8 +80,8 @@ def _objective(
         # on whole texts.
         breaks = normalizers.Replace(Regex(BREAK), " ")
         tokenizer.normalizer = normalizers.Sequence([breaks, tokenizer.normalizer])
-        sizes = {"vocab": tokenizer.get_vocab_size(), "pad": tokenizer.token_to_id(BERT_TOKENS[0])}
-        model = build(_model_config(config, **sizes))
+        pad = tokenizer.token_to_id(BERT_TOKENS[0])
+        model = build(_model_config(config, tokenizer.get_vocab_size(), pad=pad))
     else:
         model, tokenizer = start_bert(run, _head(config))
         # If a text contains the characters "[MASK]", they are read as plain text, not as a mask.
@@ -125,6 +124,6 @@ def _flops(objective: MaskedLMObjective) -> float:
     c = objective.model.config
     with torch.device("meta"):
         encoder = Bert(replace(c, head="none"))
-    per_token = costs.flops(encoder, length)["training"] / length
+    per_token = costs.training_flops(encoder, length) / length
     words = costs.TRAINING_PASSES * 2 * (c.width * c.width + c.width * c.vocab)
     return words + per_token * float(examples.lengths.sum()) / masked

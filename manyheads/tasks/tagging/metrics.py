@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from manyheads.data.readers.conll import OUTSIDE
 from manyheads.errors import UserError
+from manyheads.tasks.evaluation import Counts
 from manyheads.training.record import Metrics
 
 
@@ -22,30 +22,6 @@ class Entity(NamedTuple):
     kind: str
     start: int
     end: int
-
-
-@dataclass(frozen=True)
-class Counts:
-    """Number of correctly predicted entities, of all predicted entities, and of entities in the reference.
-
-    A ratio whose denominator is zero has the value 0, as in conlleval.
-    """
-
-    right: int
-    found: int
-    in_reference: int
-
-    @property
-    def precision(self) -> float:
-        return self.right / self.found if self.found else 0.0
-
-    @property
-    def recall(self) -> float:
-        return self.right / self.in_reference if self.in_reference else 0.0
-
-    @property
-    def f1(self) -> float:
-        return 2 * self.right / (self.found + self.in_reference) if self.right else 0.0
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:

@@ -9,26 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 from torch import Tensor
 
-from manyheads import directory
 from manyheads.core.runtime import ComputeConfig
-from manyheads.data.batching import Lazy, token_batches
 from manyheads.data.readers.conll import Tagged
 from manyheads.data.text.windows import WordWindow, word_windows
 from manyheads.models.bert import Bert
 from manyheads.models.bert_features import BertFeatures
 from manyheads.tasks.evaluation import values
-from manyheads.tasks.outputs import outputs, padded
+from manyheads.tasks.outputs import moved, outputs, padded
 from manyheads.tasks.tagging.metrics import tagging_metrics
+from manyheads.tasks.text_objective import TextObjective
 from manyheads.training.loss import upcast
 from manyheads.training.objective import Better, Loss
 
@@ -50,30 +47,22 @@ class Batch:
 
 
 @dataclass(eq=False)
-class TaggingObjective:
+class TaggingObjective(TextObjective[Bert | BertFeatures, Tagged]):
     """Training task for tagging words, with the cross-entropy of the tags.
 
-    batch_tokens  maximum number of tokens in a micro-batch, padding included
-    max_length    maximum number of tokens in a window
+    max_length  maximum number of tokens in a window
     """
 
     unit: ClassVar = "words"
     metrics: ClassVar[Mapping[str, Better]] = {"loss": "lower", "entity_f1": "higher", "accuracy": "higher"}
 
-    model: Bert | BertFeatures
-    tokenizer: Tokenizer
-    train: Tagged
-    validation: Tagged
     _: KW_ONLY
-    compute: ComputeConfig
-    batch_tokens: int
     max_length: int
-    seed: int
 
     _forward: Callable[..., Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.model.to(self.compute.device)
+        super().__post_init__()
         labels = self.model.config.labels
         for tagged in (self.train, self.validation):
             tagged.check_labels(labels)
@@ -94,8 +83,7 @@ class TaggingObjective:
         return sum(self._lengths) / sum(len(window.words) for window in self._windows)
 
     def batches(self, epoch: int) -> Sequence[Batch]:
-        rows = token_batches(self._lengths, self._lengths, self.batch_tokens, seed=self.seed, epoch=epoch)
-        return Lazy(rows, self._batch)
+        return self.lazy_batches(self._lengths, epoch, self._batch)
 
     def _batch(self, rows: NDArray[np.int64]) -> Batch:
         windows = [self._windows[i] for i in rows]
@@ -107,9 +95,9 @@ class TaggingObjective:
         return Batch(ids, lengths, labels, sum(len(window.words) for window in windows))
 
     def loss(self, batch: Batch) -> Loss:
-        ids, lengths, labels = (t.to(self.compute.device) for t in (batch.ids, batch.lengths, batch.labels))
-        logits = upcast(self._forward(ids, lengths))  # (B, T, L)
-        total = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+        batch = moved(batch, self.compute.device)
+        logits = upcast(self._forward(batch.ids, batch.lengths))  # (B, T, L)
+        total = F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), ignore_index=IGNORED, reduction="sum")
         return Loss(total, batch.items)
 
     def validate(self) -> dict[str, float]:
@@ -120,12 +108,9 @@ class TaggingObjective:
         metrics = tagging_metrics([[labels[i] for i in sentence.argmax(1)] for sentence in scores], truth)
         return {"loss": float(loss), **values(metrics)}
 
-    def save(self, out: Path) -> str:
-        return directory.save(out, self.model, self.tokenizer)
-
 
 def tag_log_probabilities(
-    model: Any, windows: Sequence[WordWindow], words: Sequence[int], compute: ComputeConfig
+    model: Bert | BertFeatures, windows: Sequence[WordWindow], words: Sequence[int], compute: ComputeConfig
 ) -> list[Tensor]:
     """Return the log-probabilities of all labels for each word of each sentence.
 

@@ -15,10 +15,10 @@ from manyheads.data.text.windows import word_windows
 from manyheads.files import JsonObject
 from manyheads.models.bert import Bert
 from manyheads.models.bert_features import BertFeatures
-from manyheads.tasks.evaluation import EvaluationResult, ratios, record_of, scored_data
+from manyheads.tasks.evaluation import Counts, EvaluationResult, record_of, scored_data
 from manyheads.tasks.inputs import STRING, Texts, rows_of
 from manyheads.tasks.predictor import TextPredictor
-from manyheads.tasks.tagging.metrics import Counts, count_entities, entities, tagging_metrics
+from manyheads.tasks.tagging.metrics import count_entities, entities, tagging_metrics
 from manyheads.tasks.tagging.objective import tag_log_probabilities
 
 
@@ -86,9 +86,7 @@ class EntityEvaluation(EvaluationResult):
         The macro average weights all types alike, the weighted average each type by its number of entities.
         """
         kinds = [(kind, counts) for kind, counts in self.counts.items() if kind]
-        rows = [
-            ratios(kind or "micro avg", c.right, c.found, c.in_reference) for kind, c in [*kinds, ("", self.counts[""])]
-        ]
+        rows = [counts.row(kind or "micro avg") for kind, counts in [*kinds, ("", self.counts[""])]]
         items = [row["items"] for row in rows[:-1]]
         for name, weights in (("macro avg", [1] * len(items)), ("weighted avg", items)):
             means = {

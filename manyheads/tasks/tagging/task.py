@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from tokenizers import Tokenizer
 
@@ -65,10 +63,7 @@ class Tagging(DataTask[TaggingConfig, Tagged]):
             seed=config.training.seed, **self._limits,
         )  # fmt: skip
         length = objective.mean_length
-        cost = costs.flops(model, length)
-        # Frozen layers need no backward pass, which costs two thirds of the FLOPs.
-        frozen = sum(n for part, n in cost["parts"].items() if part.startswith("bert."))
-        flops = (cost["training"] - 2 * frozen) / length * objective.tokens_per_word
+        flops = costs.training_flops(model, length) / length * objective.tokens_per_word
         training = fine_tuning(config.training, run, config.tuned)
         return Job(model, training, objective, flops=flops, record={"reading": self._limits})
 
@@ -87,6 +82,6 @@ def _build_model(config: TaggingConfig, train: Tagged, labels: tuple[str, ...]) 
     return build(_model_config(config, tokenizer.get_vocab_size(), labels, pad=pad)), tokenizer
 
 
-def _model_config(config: TaggingConfig, vocabulary: int, labels: tuple[str, ...], **special: Any) -> BertConfig:
+def _model_config(config: TaggingConfig, vocabulary: int, labels: tuple[str, ...], **special: int | None) -> BertConfig:
     decided = {"vocab": vocabulary, "head": "token", "labels": labels, **special}
     return preset_for_data(config.preset, ("bert",), config.model, decided)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +11,7 @@ from tokenizers import Encoding
 
 
 def word_pairs(
-    weights: NDArray[Any], target: tuple[Encoding, str], source: tuple[Encoding, str]
+    weights: NDArray[np.float32], target: tuple[Encoding, str], source: tuple[Encoding, str]
 ) -> list[tuple[int, int]]:
     """Return (source word, target word) for each target word: the source word with the largest attention weight.
 

@@ -130,12 +130,19 @@ def _options(model: DecodingModel, lengths: Tensor, alpha: float, extra_tokens: 
 
 
 def _sampled(
-    model: DecodingModel, source: Tensor, lengths: Tensor, sampling: Sampling, seeds: Sequence[int], **more: Any
+    model: DecodingModel,
+    source: Tensor,
+    lengths: Tensor,
+    sampling: Sampling,
+    seeds: Sequence[int],
+    *,
+    constraints: Constraints | None,
+    alpha: float,
 ) -> list[list[Hypothesis]]:
     """Return random outputs for each of B sources, likeliest first. Each output has a seed."""
     count = len(seeds) // len(source)
     rows = torch.arange(len(source), device=source.device).repeat_interleave(count)
-    options = _options(model, lengths[rows], more.pop("alpha"))
+    options = _options(model, lengths[rows], alpha) | {"constraints": constraints}
     cache = model.start(source, lengths, int(options["limits"].max()) + 1)
     cache.select(rows)
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
@@ -147,7 +154,7 @@ def _sampled(
 
         return sampling.choose(logits, None, chances)
 
-    drawn = greedy(model.step, cache, **options, **more, choose=choose)
+    drawn = greedy(model.step, cache, **options, choose=choose)
     groups = (drawn[first : first + count] for first in range(0, len(drawn), count))
     return [sorted(group, key=lambda hypothesis: -hypothesis.score) for group in groups]
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from manyheads.core.interface import Cache
-from manyheads.errors import UserError
 from manyheads.inference import CompiledModel
+from manyheads.models.encoder_decoder import TranslationModel
 from manyheads.tasks.translation.decoding import never_written
 
 R = TypeVar("R")
@@ -40,7 +39,7 @@ class Ensemble:
     models  models prepared for inference. The first one's configuration counts
     """
 
-    def __init__(self, models: Sequence[CompiledModel[Any]]) -> None:
+    def __init__(self, models: Sequence[CompiledModel[TranslationModel]]) -> None:
         self._models, first = models, models[0]
         limit = min(model.config.max_positions for model in models)
         self.config, self.source_pad = replace(first.config, max_positions=limit), first.source_pad
@@ -73,33 +72,3 @@ class Ensemble:
     def map_parts(self, function: Callable[[list[R]], list[S]], rows: list[R], min_rows: int) -> list[S]:
         """Return function(rows). Several workers share the rows if that is faster, as in `CompiledModel`."""
         return self._first.map_parts(function, rows, min_rows)
-
-
-def joined(first: Any, others: Sequence[Any]) -> Any:
-    """Return a translator that is the ensemble of all. Raises UserError unless vocabulary and languages agree."""
-    for other in others:
-        if not hasattr(other, "target_tokenizer"):
-            raise UserError(f"{other!r}: expected a translator, as manyheads.load returns it")
-        if _vocabulary(other) != _vocabulary(first):
-            raise UserError(
-                f"{other.path}: its vocabulary differs from that of {first.path}: an ensemble needs one vocabulary, "
-                "such as of runs on the same data with another seed or model"
-            )
-        if other.languages and first.languages and other.languages != first.languages:
-            raise UserError(
-                f"{other.path} translates from {' to '.join(other.languages)}, but {first.path} from"
-                f" {' to '.join(first.languages)}: an ensemble needs one pair of languages"
-            )
-    result = copy.copy(first)
-    result.model = copy.copy(first.model)  # The copy shares the weights; only its limit may differ.
-    limit = min(translator.model.config.max_positions for translator in (first, *others))
-    result.model.config = replace(first.model.config, max_positions=limit)
-    result.model.max_positions = limit
-    result.others = (*first.others, *others)
-    return result
-
-
-def _vocabulary(translator: Any) -> tuple[Any, ...]:
-    model, c = translator.model, translator.model.config
-    tokenizers = translator.tokenizer.to_str(), translator.target_tokenizer.to_str()
-    return *tokenizers, c.pad, c.start, c.end, model.source_pad

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from manyheads.errors import UserError
 from manyheads.files import JsonMapping, JsonObject
@@ -19,15 +19,13 @@ TRANSLATION_METRICS = ("bleu_13a", "chrf")  # metrics of texts that a validation
 
 
 def translation_metrics(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Metrics:
-    """Return the metrics of translations as {name: {"value": x, "signature": s}}.
+    """Return the metrics of translations: those of `corpus_metrics`, and two more.
 
-    bleu_13a     BLEU on raw text, 0 to 100
-    chrf         chrF on raw text, 0 to 100
     exact_match  fraction of translations that equal their reference, 0 to 1
     bleu_moses_lc  BLEU on lowercased text after Moses punctuation normalization and tokenization, as in the papers on
                    multimodal translation; only if sacremoses is installed
     """
-    from sacrebleu.metrics import BLEU, CHRF
+    from sacrebleu.metrics import BLEU
 
     if len(hypotheses) != len(references):
         raise UserError(
@@ -35,10 +33,8 @@ def translation_metrics(hypotheses: Sequence[str], references: Sequence[str], la
         )
     if not references:
         raise UserError("found no test pairs to score: the test data are empty")
-    bleu, chrf = BLEU(tokenize="13a"), CHRF()
     scores: Metrics = {
-        "bleu_13a": _score(bleu, hypotheses, references),
-        "chrf": _score(chrf, hypotheses, references),
+        **corpus_metrics(hypotheses, references),
         "exact_match": {
             "value": sum(h == r for h, r in zip(hypotheses, references, strict=True)) / len(references),
             "signature": "whole lines, cased",
@@ -62,12 +58,12 @@ def prepared_texts(texts: Sequence[str], language: str) -> list[str]:
     return [" ".join(tokenize(normalize(text.lower()), escape=False)) for text in texts]
 
 
-def corpus_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+def corpus_metrics(hypotheses: Sequence[str], references: Sequence[str]) -> Metrics:
     """Return BLEU and chrF on raw text, 0 to 100, by the names in TRANSLATION_METRICS."""
     from sacrebleu.metrics import BLEU, CHRF
 
     metrics: dict[str, BLEU | CHRF] = {"bleu_13a": BLEU(tokenize="13a"), "chrf": CHRF()}
-    return {name: _score(metric, hypotheses, references)["value"] for name, metric in metrics.items()}
+    return {name: _score(metric, hypotheses, references) for name, metric in metrics.items()}
 
 
 def _score(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> JsonObject:
@@ -122,7 +118,7 @@ class TranslationEvaluation(EvaluationResult):
         return paired_bootstrap(self.outputs, other.outputs, self.references)
 
 
-def data_languages(model: Path, record: JsonMapping, data: Any) -> tuple[str, str]:
+def data_languages(model: Path, record: JsonMapping, data: object) -> tuple[str, str]:
     """Return the source and target language, from the record of the training run or from the names of the test files.
 
     The file names end with the language, as in `test.en` and `test.de`.

@@ -27,8 +27,10 @@ from manyheads.inference import CompiledModel
 from manyheads.models.encoder_decoder import TranslationModel
 from manyheads.models.recurrence import HaltingStatistics, ponder_cost, states_and_halting
 from manyheads.models.universal import Universal
+from manyheads.tasks.evaluation import values
+from manyheads.tasks.outputs import moved
 from manyheads.tasks.translation.decoding import decode
-from manyheads.tasks.translation.metrics import TRANSLATION_METRICS, corpus_scores
+from manyheads.tasks.translation.metrics import TRANSLATION_METRICS, corpus_metrics
 from manyheads.training.distributed_map import distributed_map
 from manyheads.training.loss import smoothed_cross_entropy
 from manyheads.training.objective import Better, Loss, LossPart
@@ -61,14 +63,6 @@ class Batch:
         Two numbers are needed because the halting cost is a mean per target token and a mean per source token.
         """
         return self.items, int(self.source_lengths.sum())
-
-    def to(self, device: str) -> Batch:
-        source, lengths, inputs, write = (
-            t.to(device) for t in (self.source, self.source_lengths, self.read, self.write)
-        )
-        return Batch(
-            source, lengths, inputs, write, self.items, None if self.offset is None else self.offset.to(device)
-        )
 
 
 @dataclass(frozen=True)
@@ -233,7 +227,7 @@ class TranslationObjective:
         decoded = decode(CompiledModel(self.model, self.compute), sources)
         tokenizer = self.target_tokenizer or self.tokenizer
         texts = [tokenizer.decode(ranked[0].tokens) if ranked else "" for ranked in decoded]
-        return corpus_scores(texts, list(islice(references, 0, None, every)))
+        return values(corpus_metrics(texts, list(islice(references, 0, None, every))))
 
     def save(self, out: Path) -> str:
         decoding = None
@@ -245,7 +239,7 @@ class TranslationObjective:
         )
 
     def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, HaltingStatistics]:
-        batch = batch.to(self.compute.device)
+        batch = moved(batch, self.compute.device)
         pad = self.model.config.pad
         # Without target lengths, the attention mask is a plain causal mask, for which fused kernels exist.
         options = {"target_lengths": (batch.write != pad).sum(1)} if self.model.needs_lengths else {}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Unpack, overload
 
@@ -35,7 +36,7 @@ from manyheads.tasks.translation.decoding import (
     pad_sources,
     source_batches,
 )
-from manyheads.tasks.translation.ensemble import Ensemble, joined
+from manyheads.tasks.translation.ensemble import Ensemble
 from manyheads.tasks.translation.metrics import (
     TranslationEvaluation,
     data_languages,
@@ -89,8 +90,31 @@ class Translator(ModelWithTokenizer[TranslationModel]):
             >>> pair.translate("the cat") == translator.translate("the cat")
             True
         """
-        ensemble: Translator = joined(self, others)
+        for other in others:
+            if not isinstance(other, Translator):
+                raise UserError(f"{other!r}: expected a translator, as manyheads.load returns it")
+            if other._vocabulary != self._vocabulary:
+                raise UserError(
+                    f"{other.path}: its vocabulary differs from that of {self.path}: an ensemble needs one vocabulary, "
+                    "such as of runs on the same data with another seed or model"
+                )
+            if other.languages and self.languages and other.languages != self.languages:
+                raise UserError(
+                    f"{other.path} translates from {' to '.join(other.languages)}, but {self.path} from"
+                    f" {' to '.join(self.languages)}: an ensemble needs one pair of languages"
+                )
+        ensemble = copy.copy(self)
+        ensemble.model = copy.copy(self.model)  # The copy shares the weights; only its limit may differ.
+        limit = min(translator.model.config.max_positions for translator in (self, *others))
+        ensemble.model.config = replace(self.model.config, max_positions=limit)
+        ensemble.model.max_positions = limit
+        ensemble.others = (*self.others, *others)
         return ensemble
+
+    @property
+    def _vocabulary(self) -> tuple[str | int | None, ...]:
+        c, tokenizers = self.model.config, (self.tokenizer, self.target_tokenizer)
+        return *(tokenizer.to_str() for tokenizer in tokenizers), c.pad, c.start, c.end, self.model.source_pad
 
     @property
     def compiled(self) -> Any:  # a CompiledModel, or an Ensemble
@@ -233,7 +257,7 @@ class Translator(ModelWithTokenizer[TranslationModel]):
             >>> translator.alignments("the cat", "the dog")[1][1]  # the second pair is that of target word 1
             1
         """
-        layers = self.model.config.decoder_layers if hasattr(self.model.config, "decoder_layers") else 1
+        layers = vars(self.model.config).get("decoder_layers", 1)
         chosen = max(0, layers - 2) if layer is None else layer
         sources, single = rows_of(texts)
         given: Any = sources[0] if single else sources

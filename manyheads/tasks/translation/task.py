@@ -66,7 +66,7 @@ class Translation(DataTask[TranslationConfig, Pairs]):
     def build(self, splits: SplitData[Pairs], compute: ComputeConfig) -> Job:
         objective = _objective(self.config, self.run, splits, compute)
         source, target = objective.train.mean_lengths()
-        flops = costs.flops(objective.model, source, target)["training"] / target
+        flops = costs.training_flops(objective.model, source, target) / target
         training = replace(self.config.training, width=objective.model.config.width)
         return Job(objective.model, training, objective, flops=flops, record={"decoding": self._decoding})
 

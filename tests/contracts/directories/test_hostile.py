@@ -27,7 +27,7 @@ from manyheads.models.vit import ViT, ViTConfig
 from manyheads.tasks.loading import load
 from manyheads.training.checkpoints import Checkpoints
 from manyheads.training.run_log import read_metrics
-from manyheads.training.state import WINDOW, Counters, capture, restore
+from manyheads.training.state import Counters, capture, restore
 
 SPLIT = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
 REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 100}
@@ -126,14 +126,14 @@ def test_a_record_with_wrong_types_is_damaged(kind: str, values: dict[str, Any],
         recorded_data({"data": {"kind": kind, **values}})
 
 
-def run(folder: Path) -> tuple[nn.Module, Any, torch.Tensor]:
-    """Write a checkpoint of step 4, and return its model, optimizer and loss window."""
+def run(folder: Path) -> tuple[nn.Module, Any]:
+    """Write a checkpoint of step 4, and return its model and optimizer."""
     model = nn.Linear(2, 2)
-    optimizer, window = torch.optim.SGD(model.parameters()), torch.zeros(len(WINDOW), dtype=torch.float64)
+    optimizer = torch.optim.SGD(model.parameters())
     with Checkpoints(folder) as checkpoints:
-        checkpoints.save(4, *capture(model, optimizer, Counters(step=4), window, {}), [])
+        checkpoints.save(4, *capture(model, optimizer, Counters(step=4), {}), [])
         checkpoints.wait()
-    return model, optimizer, window
+    return model, optimizer
 
 
 def rewrite(folder: Path, **changes: Any) -> None:
@@ -179,17 +179,18 @@ def test_a_checkpoint_that_is_a_pipe_does_not_block(tmp_path: Path) -> None:
     [
         {"rng": None}, {"rng": {"python": [3, None], "numpy": []}}, {"counters": {"steps": 4}},
         {"counters": {"step": "4"}}, {"counters": {"best": {"value": 1.0, "file": "../secret"}}},
-        {"counters": {"snapshots": [{"step": 1}]}},
+        {"counters": {"snapshots": [{"step": 1}]}}, {"counters": {"window_loss": "1"}},
+        {"counters": {"best": {"value": 1.0, "step": 1, "file": "x", "metrics": [1.0]}}},
     ],
 )  # fmt: skip
 def test_missing_parts_of_a_checkpoint_are_reported_in_one_line(tmp_path: Path, changes: dict[str, Any]) -> None:
-    model, optimizer, window = run(tmp_path)
+    model, optimizer = run(tmp_path)
     rewrite(tmp_path, **changes)
     with Checkpoints(tmp_path) as checkpoints:
         last = checkpoints.latest()
     assert last is not None
     with pytest.raises(ValueError, match="the checkpoint is damaged or from another version"):
-        restore(model, optimizer, window, {}, last[1], last[0])
+        restore(model, optimizer, {}, last[1], last[0])
 
 
 @pytest.mark.parametrize(
@@ -197,12 +198,12 @@ def test_missing_parts_of_a_checkpoint_are_reported_in_one_line(tmp_path: Path, 
     [{"best": {"value": 1.0, "step": 1, "file": "../secret"}}, {"snapshots": [{"step": 1, "file": "/etc/passwd"}]}],
 )
 def test_unneeded_weights_are_not_read(tmp_path: Path, counters: dict[str, Any]) -> None:
-    model, optimizer, window = run(tmp_path)
+    model, optimizer = run(tmp_path)
     rewrite(tmp_path, counters=counters)
     with Checkpoints(tmp_path) as checkpoints:
         last = checkpoints.latest()
     assert last is not None
-    restored = restore(model, optimizer, window, {}, last[1], last[0])
+    restored = restore(model, optimizer, {}, last[1], last[0])
     assert len(restored.forget_lost(last[0]["files"])) == 1
     assert restored.needed_files() == []
 

@@ -19,11 +19,11 @@ from manyheads.tasks import train as training
 from manyheads.tasks.comparison import compare
 from manyheads.tasks.evaluation import evaluate
 from manyheads.training.distributed import distributed_context
-from manyheads.training.faults import BatchTooLargeError, reraise_oom
+from manyheads.training.step import BatchTooLargeError, reraise_oom
 from papers.command import run as run_command
 from papers.nonlocal_net.__main__ import main
 from papers.nonlocal_net.moving_digits import Clips, ClipSource
-from papers.nonlocal_net.recipes import RECIPES
+from papers.nonlocal_net.recipes import RECIPES, ClipConfig
 from papers.nonlocal_net.run import MovingDigits
 from papers.nonlocal_net.task import Batch, load
 
@@ -77,7 +77,7 @@ def test_out_of_memory_describes_a_batch_of_clips() -> None:
 
 def test_without_blocks_the_frames_of_a_clip_are_independent() -> None:
     """The mean over a clip is that over its frames, each a clip by itself; a block, once it does something, is not."""
-    sizes = RECIPES["moving-digits"].config.model
+    sizes = vars(RECIPES["moving-digits"].config)["model"]
     clips = torch.randn(2, 1, 4, 16, 16)
     for stages, alike in (((), True), ((2,), False)):
         settings = {**sizes, "stages": stages, "labels": ("a", "b"), "channels": 1, "image_size": 16}
@@ -94,6 +94,7 @@ def test_without_blocks_the_frames_of_a_clip_are_independent() -> None:
 
 def test_the_baseline_has_no_blocks_and_the_command_says_so() -> None:
     config = RECIPES["moving-digits"].config
+    assert isinstance(config, ClipConfig)
     run = Run("moving-digits", Path())
     assert MovingDigits(config, run).planned_model().config.stages == (2,)
     rival = MovingDigits(apply(config, from_arguments(["model.stages=[]"])), run).planned_model()

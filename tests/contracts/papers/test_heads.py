@@ -4,34 +4,17 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
-from manyheads import directory
-from manyheads.data.text.tokenizers import train_wordpiece
-from manyheads.models import bert
-from manyheads.models.presets import preset
 from papers.command import run
 from papers.heads.__main__ import main
+from tests.support.treebank import BANK, save_bert, sentence
 
-
-def sentence(*words: tuple[str, int, str]) -> str:
-    lines = [f"{i}\t{word}\t_\tNOUN\t_\t_\t{head}\t{relation}\t_\tEntity=({word})"
-             for i, (word, head, relation) in enumerate(words, 1)]  # fmt: skip
-    return "\n".join(lines) + "\n\n"
-
-
-BANK = "# newdoc\n" + sentence(("the", 2, "det"), ("dog", 3, "nsubj"), ("sees", 0, "root"), ("dog", 3, "obj")) * 3
+TREEBANK = "# newdoc\n" + BANK
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(1)
-    path = tmp_path_factory.mktemp("model") / "bert"
-    config = preset(
-        "bert/tiny", vocab=31, width=16, heads=2, layers=2, feed_forward=8, max_positions=9, head="masked_lm"
-    )
-    directory.save(path, bert.Bert(config), train_wordpiece(["the dog sees a cat"] * 3, 31))
-    return path
+    return save_bert(tmp_path_factory.mktemp("model") / "bert")
 
 
 def compare(model: Path, folder: Path, text: str, *more: str) -> int:
@@ -42,14 +25,14 @@ def compare(model: Path, folder: Path, text: str, *more: str) -> int:
 def test_relations_are_printed_next_to_the_published_ones(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert compare(model, tmp_path, BANK, "--json") == 0
+    assert compare(model, tmp_path, TREEBANK, "--json") == 0
     record = json.loads(capsys.readouterr().out)
     assert [row["group"] for row in record["relations"]] == ["all", "det", "nsubj", "obj"]
     assert [row["group"] for row in record["published_relations"]] == ["all", "det", "nsubj", "dobj"]
     assert record["published_relations"][1]["published"]["accuracy"] == 0.943
     found, same = record["published_relations"][3], record["relations"][3]
     assert found["accuracy"] == same["accuracy"]
-    assert compare(model, tmp_path, BANK) == 0
+    assert compare(model, tmp_path, TREEBANK) == 0
     shown = capsys.readouterr().out
     rows = {line.split()[0]: line.split() for line in reversed(shown.splitlines()) if line.strip()}
     assert rows["dobj"][2] == f"{same['layer'] + 1}-{same['head'] + 1}"
@@ -62,5 +45,5 @@ def test_the_papers_wrong_row_has_a_note(model: Path, tmp_path: Path, capsys: py
     passive = sentence(("dog", 3, "nsubj:pass"), ("the", 3, "aux:pass"), ("sees", 0, "root"))
     assert compare(model, tmp_path, passive) == 0
     assert "  auxpass: the authors' notebook prints 0.941, offset 0.825" in capsys.readouterr().out
-    assert compare(model, tmp_path, BANK) == 0
+    assert compare(model, tmp_path, TREEBANK) == 0
     assert "auxpass" not in capsys.readouterr().out

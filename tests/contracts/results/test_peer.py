@@ -20,6 +20,7 @@ from manyheads.runs import fine_tuning
 from manyheads.runs.fine_tuning import start_bert
 from manyheads.runs.overrides import apply, from_arguments
 from manyheads.tasks.classification.objective import ClassificationObjective
+from manyheads.tasks.classification.recipes import ClassificationConfig
 from manyheads.tasks.registry import find
 from manyheads.tasks.targets import Target
 from manyheads.tasks.train import train
@@ -83,6 +84,7 @@ def test_a_listed_run_learns_continues_and_is_recorded(
 def test_batches_and_their_order_are_reproducible(bert: Path, data: Path) -> None:
     """Those that our task makes, token by token."""
     config = apply(find("sst2").config, from_arguments([f"data={data / 'texts'}", *SETTINGS]))
+    assert isinstance(config, ClassificationConfig)
     theirs = peer.Peer(config, str(bert))
     tokenizer = directory.load(bert).tokenizer
     assert tokenizer is not None

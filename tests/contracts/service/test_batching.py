@@ -133,12 +133,13 @@ def test_whole_texts_in_a_batch_and_alone(tmp_path: Path, kind: str) -> None:
     predictor = manyheads.load(translator(tmp_path / "m") if kind == "translate" else bert(tmp_path / "m", **head))
     predictor.model.double()
     served = batcher()
+    method = getattr(predictor, "predictions" if kind == "classify" else kind)
     texts = [PROMPTS[i % 2] + " cat" * (i % 5) for i in range(15)]
-    futures = [served.submit(kind, run(predictor, kind), [text], "texts") for text in texts]
+    futures = [served.submit(kind, run(predictor, method), [text], "texts") for text in texts]
     found = [future.result(60)[0] for future in futures]
     served.close()
     for text, together in zip(texts, found, strict=True):
-        (alone,) = run(predictor, kind)([text])
+        (alone,) = run(predictor, method)([text])
         if kind == "translate":
             assert together == alone
         elif kind == "classify":

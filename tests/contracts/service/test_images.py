@@ -41,7 +41,9 @@ def test_images_in_memory_get_the_labels_of_their_files(tmp_path: Path) -> None:
     predictor = classifier(tmp_path / "m")
     rng = np.random.default_rng(0)
     images = [Image.fromarray(rng.integers(0, 256, (40 + i, 50, 3), dtype=np.uint8)) for i in range(3)]
-    found = run(predictor, "images", top=2)([*image_decoder(predictor)([png(image) for image in images])])
+    found = run(predictor, predictor.classify_arrays, top=2)(
+        [*image_decoder(predictor)([png(image) for image in images])]
+    )
     for one, image in zip(found, images, strict=True):
         (label, other), expected = one, predictor.classify(image, top=2)
         assert [label.label, other.label] == [each.label for each in expected]

@@ -16,6 +16,7 @@ from manyheads.data.sources.recorded import KINDS
 from manyheads.data.sources.source import Source
 from manyheads.interop.bert import _BERT, _DISTILBERT, _ROBERTA
 from manyheads.models.bert import Head
+from manyheads.runs.run import task_of
 from manyheads.runs.task import Task
 from manyheads.service.app import ENDPOINTS
 from manyheads.service.registry import WARM_UP
@@ -49,7 +50,7 @@ def test_each_task_is_described_once() -> None:
 
 
 def test_each_task_class_defines_the_methods_of_a_run() -> None:
-    for kind in {recipe.load() for recipe in RECIPES.values()}:
+    for kind in {task_of(recipe) for recipe in RECIPES.values()}:
         if isinstance(kind, type):
             names = ("planned_model", "plan", "data", "build", "example")
             lacking = [name for name in names if getattr(kind, name) is getattr(Task, name)]

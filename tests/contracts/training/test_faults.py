@@ -17,10 +17,10 @@ from manyheads.core.layers import FeedForward
 from manyheads.files import WriteError
 from manyheads.training.checkpoints import Checkpoints
 from manyheads.training.config import TrainingConfig
-from manyheads.training.faults import BatchTooLargeError, NonFiniteError
 from manyheads.training.loop import Summary, train
 from manyheads.training.objective import Loss
 from manyheads.training.run_log import read_metrics
+from manyheads.training.step import BatchTooLargeError, NonFiniteError
 from tests.contracts.training.test_resume import SETTINGS, Crash, outcome, run
 from tests.support.toy import ToyBatch, ToyTask, toy_route
 

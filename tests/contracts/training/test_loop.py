@@ -11,12 +11,12 @@ from safetensors.torch import load_file
 from torch.optim.swa_utils import AveragedModel
 
 from manyheads.training.config import TrainingConfig
-from manyheads.training.faults import NonFiniteError
 from manyheads.training.loop import train
 from manyheads.training.objective import Better
 from manyheads.training.optimizers import optimizer_for
 from manyheads.training.run_directory import describe_unfinished, run_status
 from manyheads.training.state import weights
+from manyheads.training.step import NonFiniteError
 from tests.support.toy import ToyBatches, ToyModel, ToyTask, toy_route
 
 FLAT: dict[str, Any] = {"schedule": "constant", "warmup": 0, "learning_rate": 0.01}

@@ -23,7 +23,6 @@ from typing import Any
 
 import manyheads.files as files
 import manyheads.training.checkpoints as checkpoints
-import manyheads.training.loop as loop
 import manyheads.training.session as session
 from manyheads.data.embedded import phrases, tags
 from manyheads.training.run_log import read_metrics
@@ -87,7 +86,7 @@ class Watched:
             sync(path)
 
         files._sync = slowly
-        validate, final_weights, capture, write = loop.validate, loop.final_weights, session.capture, checkpoints._write
+        kind, capture, write = session.TrainingSession, session.capture, checkpoints._write
 
         def marked(phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
             def call(*arguments: Any) -> Any:
@@ -104,11 +103,11 @@ class Watched:
             self._writing.value = 0
             return result
 
-        for module, name, phase, function in (
-            (loop, "validate", VALIDATION, validate), (loop, "final_weights", END, final_weights),
+        for owner, name, phase, function in (
+            (kind, "validate", VALIDATION, kind.validate), (kind, "load_final_weights", END, kind.load_final_weights),
             (session, "capture", STEPS, capture),
         ):  # fmt: skip
-            setattr(module, name, marked(phase, function))
+            setattr(owner, name, marked(phase, function))
         setattr(checkpoints, "_write", written)  # noqa: B010
 
     def doing(self) -> str:

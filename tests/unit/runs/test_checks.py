@@ -7,7 +7,8 @@ import pytest
 
 from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError
-from manyheads.runs.checks import check_held_out, check_settings
+from manyheads.runs.checks import check_held_out, check_metric
+from manyheads.runs.recipe import DataConfig
 from manyheads.training.config import TrainingConfig
 
 
@@ -20,18 +21,27 @@ def config(held_out: float | None = None, **training: Any) -> Any:
     [
         ({"ema": 0.9, "metric": "loss"}, "training.ema is 0.9 and training.metric is 'loss': .*training.ema=none"),
         ({"average": 3, "metric": "f1"}, "training.average is 3 and training.metric is 'f1': .*training.average=1"),
-        ({"held_out": 0.999}, "held_out is 0.999: expected a fraction of at most 0.5"),
     ],
 )
-def test_settings_that_exclude_each_other_are_refused_in_new_runs(settings: dict[str, Any], message: str) -> None:
+def test_settings_that_exclude_each_other_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        check_settings(config(**settings), resume=False)
-    check_settings(config(**settings), resume=True)
+        config(**settings)
+
+
+def test_a_large_held_out_fraction_is_refused() -> None:
+    with pytest.raises(UserError, match="held_out is 0.999: expected a number above 0 and at most 0.5"):
+        DataConfig(held_out=0.999)
+    assert DataConfig(held_out=0.5).held_out == 0.5
 
 
 def test_compatible_settings_are_accepted() -> None:
     for settings in ({"ema": 0.9}, {"average": 3}, {"metric": "loss"}, {"held_out": 0.5}):
-        check_settings(config(**settings), resume=False)
+        check_metric(config(**settings).training)
+
+
+def test_an_unknown_metric_is_refused() -> None:
+    with pytest.raises(UserError, match=r"training.metric is 'los': no such metric; did you mean loss\?"):
+        check_metric(config(metric="los").training)
 
 
 def test_a_held_out_fraction_next_to_validation_data_is_refused() -> None:

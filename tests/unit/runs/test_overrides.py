@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given as given_by
 from hypothesis.strategies import lists, text
 
+from manyheads.core.config import as_dict
 from manyheads.errors import UserError
 from manyheads.runs.options import Run
-from manyheads.runs.overrides import apply, as_dict, from_arguments, from_file, from_mapping, leaves
+from manyheads.runs.overrides import apply, from_arguments, from_file, from_mapping, leaves
 
 
 @dataclass(frozen=True)
@@ -95,12 +96,12 @@ def test_values_are_converted_by_field_type(tmp_path: Path, argument: str, key: 
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("training.steps=abc", "training.steps: expected an integer, found 'abc'"),
-        ("training.steps=1.5", "training.steps: expected an integer, found '1.5'"),
+        ("training.steps=abc", "training.steps: expected an integer or none, found 'abc'"),
+        ("training.steps=1.5", "training.steps: expected an integer or none, found '1.5'"),
         ("training.rate=fast", "training.rate: expected a number, found 'fast'"),
         ("shared=maybe", "shared: expected true or false, found 'maybe'"),
-        ("training.betas=0.9", "training.betas: expected 2 values, found 1"),
-        ("training.optimizer=adamv", "expected one of adam, adamw, found 'adamv'; did you mean adam"),
+        ("training.betas=0.9", "training.betas: expected a list of 2 items, found '0.9'"),
+        ("training.optimizer=adamv", "expected one of adam, adamw (did you mean adam?), found 'adamv'"),
         ("training.step=3", "training.step: unknown setting; did you mean training.steps?"),
         ("steps=-3", "training.steps: steps must be positive"),
         ("trainning.rate=3", "did you mean training.rate?"),
@@ -146,13 +147,13 @@ def test_an_oversized_file_and_a_pipe_are_refused_unread(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("source: de\ntraining:\n  steps: many\n", ":3: training.steps: expected an integer, found 'many'"),
+        ("source: de\ntraining:\n  steps: many\n", ":3: training.steps: expected an integer or none, found 'many'"),
         ("source: de\nsauce: fr\n", ":2: sauce: unknown setting; did you mean source?"),
         ("source: de\nsource: fr\n", ":2: found source twice"),
         ("- a\n", ":1: expected settings"),
         ("a: [1\nb: 2\n", ": invalid YAML"),
         ("a: &a [1, 1]\nb: [*a, *a]\n", ":2: aliases (*a) are not supported"),
-        ("training: {steps: [1, 2]}\n", ":1: training.steps: expected an integer, found a list"),
+        ("training: {steps: [1, 2]}\n", ":1: training.steps: expected an integer or none, found ['1', '2']"),
     ],
 )
 def test_mistakes_in_a_file_are_reported_with_its_line(tmp_path: Path, text: str, message: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from manyheads.tasks.evaluation import LabelEvaluation, values
 from manyheads.tasks.tagging.metrics import count_entities
 from manyheads.tasks.tagging.predictor import EntityEvaluation
 from manyheads.tasks.targets import (
+    Label,
     Target,
     average_precision,
     balanced_weights,
@@ -125,12 +127,16 @@ def test_class_weights_learn_as_well_with_label_smoothing() -> None:
     assert (inputs @ matrix).argmax(-1).tolist() == truth.tolist()
 
 
+def predicted(target: Target, logits: torch.Tensor, **options: Any) -> list[list[Label]]:
+    return [labels for labels in target.predictions(logits, **options) if isinstance(labels, list)]
+
+
 def test_labels_over_the_threshold_are_predicted() -> None:
     target = Target("multi-label", NAMES, threshold=0.6)
     logits = torch.tensor([[2.0, 0.0, 1.0], [-1.0, -1.0, -1.0]])
-    assert [list(map(str, labels)) for labels in target.predictions(logits)] == [["a", "c"], []]
-    assert [len(labels) for labels in target.predictions(logits, threshold=0.2)] == [3, 3]
-    assert [len(labels) for labels in target.predictions(logits, top=2)] == [2, 2]
+    assert [list(map(str, labels)) for labels in predicted(target, logits)] == [["a", "c"], []]
+    assert [len(labels) for labels in predicted(target, logits, threshold=0.2)] == [3, 3]
+    assert [len(labels) for labels in predicted(target, logits, top=2)] == [2, 2]
     for options, message in (({"threshold": 1.5}, "threshold is 1.5: expected 0 to 1"), ({"top": 0}, "top is 0")):
         with pytest.raises(ValueError, match=message):
             target.predictions(logits, **options)

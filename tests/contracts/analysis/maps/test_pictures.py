@@ -95,7 +95,7 @@ def test_too_many_lines_in_a_picture_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="style is 'heat': expected 'matrix' or 'lines'"):
         example().draw(tmp_path / "none.png", **wrong)
     with pytest.raises(
-        TypeError, match=r"AttentionMaps.image\(\) has no option 'layers': expected one of axis, style, query"
+        TypeError, match=r"AttentionMaps.image\(\) has no option 'layers': valid are axis, style, query"
     ):
         example().image(layers=[5])  # type: ignore[call-arg]
     assert not (tmp_path / "none.png").exists()

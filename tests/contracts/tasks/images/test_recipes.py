@@ -8,12 +8,15 @@ import pytest
 
 from manyheads.runs.overrides import apply, from_mapping
 from manyheads.tasks.images import ablation
+from manyheads.tasks.images.recipes import ImageConfig
 from manyheads.tasks.registry import RECIPES
 from manyheads.tasks.train import train
 
 
 def test_each_row_of_deits_ablation_takes_a_part_away() -> None:
-    base = RECIPES["deit/ablate"].config
+    base, deit = RECIPES["deit/ablate"].config, RECIPES["deit"].config
+    assert isinstance(base, ImageConfig)
+    assert isinstance(deit, ImageConfig)
     for name, changes in ablation.ROWS.items():
         assert (apply(base, from_mapping(changes)) != base) == (name != "base"), name
         for key in changes:  # each changes something: it does not repeat what the base has
@@ -29,7 +32,7 @@ def test_each_row_of_deits_ablation_takes_a_part_away() -> None:
         "switch",
         "repeats",
     ):
-        assert getattr(base.augmentation, part) == getattr(RECIPES["deit"].config.augmentation, part)
+        assert getattr(base.augmentation, part) == getattr(deit.augmentation, part)
 
 
 @pytest.mark.parametrize(

@@ -10,40 +10,41 @@ from typing import Any
 import numpy as np
 import torch
 
+from manyheads.core.config import as_dict
 from manyheads.data.images.checking import read_checks
 from manyheads.data.readers.texts import read_texts
 from manyheads.data.sources.recorded import KINDS, recorded_data
 from manyheads.data.sources.source import UNRECORDED
 from manyheads.data.text.store import TokenStore, TokenStream
-from manyheads.runs.overrides import apply, as_dict, from_arguments, from_file
+from manyheads.runs.overrides import apply, from_arguments, from_file
 from manyheads.tasks.evaluation import record_of
 from manyheads.training.checkpoints import Checkpoints
 from manyheads.training.run_directory import describe_unfinished
 from manyheads.training.run_log import read_metrics
-from manyheads.training.state import WINDOW, Counters, capture, restore
+from manyheads.training.state import Counters, capture, restore
 from papers.recipes import ALL as RECIPES
 from tests.stress.fuzzing.inputs import Files, read
 from tests.stress.fuzzing.targets.data import PAIRS, ROWS, TAGGED, encoded, jsonl
 from tests.stress.fuzzing.targets.target import Target
 
 
-def _parts() -> tuple[Any, Any, Any, dict[str, Any]]:
+def _parts() -> tuple[Any, Any]:
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(1, 3)).sum().backward()
     optimizer.step()
-    return model, optimizer, torch.zeros(len(WINDOW), dtype=torch.float64), {}
+    return model, optimizer
 
 
 def _checkpoints(folder: Path) -> list[Files]:
     state = folder / "run" / "state"
     state.mkdir(parents=True, exist_ok=True)
-    model, optimizer, window, _ = _parts()
+    model, optimizer = _parts()
     with Checkpoints(state) as checkpoints:
         for step in (4, 8):
             snapshot = checkpoints.snapshot(step, dict(model.state_dict()))
-            tensors, content = capture(model, optimizer, Counters(), window, {})
+            tensors, content = capture(model, optimizer, Counters(), {})
             checkpoints.save(step, tensors, content, [snapshot])
         checkpoints.wait()
     (state / "command.json").write_text(json.dumps("manyheads train x --resume"))
@@ -60,8 +61,8 @@ def _checkpoint(folder: Path) -> None:
         last = checkpoints.latest()
     if last is not None:
         content, tensors = last
-        model, optimizer, window, moving = _parts()
-        restore(model, optimizer, window, moving, tensors, content)
+        model, optimizer = _parts()
+        restore(model, optimizer, {}, tensors, content)
 
 
 QUESTIONS = [
