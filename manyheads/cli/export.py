@@ -13,6 +13,8 @@ def add(verbs: Verbs) -> None:
         "export", _export, "export a model for other tools", MODEL, Positional("DIR", "a new directory"),
         Option("--format", "FORMAT", "hf, ctranslate2, onnx, pt2 (torch.export) or gguf (llama.cpp)",
                required=True, choices=("hf", "ctranslate2", "onnx", "pt2", "gguf")),
+        Option("--weights", "FORMAT", "for ctranslate2, onnx and gguf: float32 (default), float16 or int8",
+               choices=("float32", "float16", "int8"), default="float32"),
         example="manyheads export runs/translation models/translation --format hf",
     )  # fmt: skip
 
@@ -20,5 +22,5 @@ def add(verbs: Verbs) -> None:
 def _export(options: argparse.Namespace) -> None:
     from manyheads.export import export
 
-    family = export(options.model, options.dir, options.format)
+    family = export(options.model, options.dir, options.format, options.weights)
     print(f"{options.dir}: {options.format}, model type {family}", file=sys.stderr)

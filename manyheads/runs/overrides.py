@@ -253,7 +253,7 @@ def rebuild(config: C, prefix: str, settings: list[Setting]) -> C:
         key = prefix + name
         matching = [s for s in settings if s.key == key or s.key.startswith(f"{key}.")]
         if name == "model" and isinstance(value, dict) and _selects_preset(config, prefix, settings):
-            value = changes["model"] = {}  # The recipe's settings are those of its own preset.
+            value = changes["model"] = {}  # The recipe's settings belong to its preset.
         applied += matching
         if is_config(value):
             changes |= {name: rebuild(value, f"{key}.", matching)} if matching else {}
