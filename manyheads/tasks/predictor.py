@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
@@ -23,6 +24,7 @@ from manyheads.models.gpt import GPT
 from manyheads.tasks.embedding import Pool, embed_tokens
 from manyheads.tasks.encoding import encode
 from manyheads.tasks.inputs import Texts, rows_of
+from manyheads.tasks.targets import Shares
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, tokenized, tokenized_ids
 
 M = TypeVar("M", bound=Model[Config])
@@ -214,7 +216,12 @@ class TextPredictor(ModelWithTokenizer[M]):
         stepwise = ("self",) if isinstance(self.model, GPT) else ()
         options = MapOptions(axis, layers, heads, calculation)
         tokenized = self._tokenized(text, pair, truncate)
-        return self._text_maps(tokenized, title, options, truncate=truncate, stepwise=stepwise)
+        maps = self._text_maps(tokenized, title, options, truncate=truncate, stepwise=stepwise)
+        return replace(maps, prediction=self._prediction(text, pair, truncate))
+
+    def _prediction(self, text: str, pair: str | None, truncate: bool) -> Shares:
+        """Return the most probable labels of a text, for its attention page. Only a classifier has some."""
+        return ()
 
     def embed(
         self, texts: str | Texts, *, layer: int | None = None, pool: Pool | None = None, prompt: str | None = None,

@@ -63,6 +63,14 @@ class Label:
 
 
 Prediction = list[Label] | float  # labels of an item, most probable first, or its number
+Shares = tuple[tuple[str, float], ...]  # names of labels with their probabilities, most probable first
+SHOWN_LABELS = 3  # maximum number of labels next to an attention map
+
+
+def shares(prediction: Prediction | list[Prediction]) -> Shares:
+    """Return the labels of an item with their probabilities. They are empty for a number."""
+    labels = prediction if isinstance(prediction, list) else []
+    return tuple((str(label), label.probability) for label in labels if isinstance(label, Label))
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,7 @@ from manyheads.tasks.encoding import Encoded, encode
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.inputs import Texts, equal_rows, rows_of
 from manyheads.tasks.predictor import TextPredictor
-from manyheads.tasks.targets import Label, Prediction, trained_target
+from manyheads.tasks.targets import SHOWN_LABELS, Label, Prediction, Shares, shares, trained_target
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +104,10 @@ class Classifier(TextPredictor[Model[Config]]):
         """Return the labels of every text by name, most probable first, or its number, as `predict` does."""
         found, single = self._predict(texts, pairs, top, threshold, truncate)
         return found[0] if single else found
+
+    def _prediction(self, text: str, pair: str | None, truncate: bool) -> Shares:
+        top = None if self.target.kind == "regression" else min(SHOWN_LABELS, len(self.target.labels))
+        return shares(self.predictions(text, pair, top, truncate=truncate))
 
     def _predict(
         self, texts: str | Texts, pairs: str | Texts | None, top: int | None, threshold: float | None, truncate: bool

@@ -40,7 +40,7 @@ from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.images.objective import EVALUATION_BATCH, evaluation_loader, image_logits, image_metrics
 from manyheads.tasks.inputs import Column, rows_of
 from manyheads.tasks.predictor import TrainedModel
-from manyheads.tasks.targets import Label, Prediction, trained_target
+from manyheads.tasks.targets import SHOWN_LABELS, Label, Prediction, Shares, shares, trained_target
 from manyheads.training.distributed_map import distributed_map
 
 logger = logging.getLogger(__name__)
@@ -101,11 +101,16 @@ class ImageEncoder(TrainedModel[ReadsImages[Config]]):
         pixels = torch.from_numpy(self.preprocessing.array(plain))[None]
         picture = np.asarray(self.preprocessing.framed(plain), dtype=np.uint8)
         if not self.has_channel_weights:
-            return self._attention_maps([pixels], None, title, MapOptions(axis, layers, heads), picture=picture)
+            maps = self._attention_maps([pixels], None, title, MapOptions(axis, layers, heads), picture=picture)
+            return replace(maps, prediction=self._prediction(image))
         if heads is not None or axis is not None:
             raise UserError(f"{self.path}: channel weights have neither heads nor an axis: give only layers")
         weights = self.channel_weights([pixels], [title], title=title, picture=picture)
         return weights if layers is None else weights.of(layers)
+
+    def _prediction(self, image: ImageInput) -> Shares:
+        """Return the most probable labels of an image, for its attention page. Only a classifier has some."""
+        return ()
 
     def embed(
         self, images: ImageInput | Images, *, layer: int | None = None, pool: Pool | None = None
@@ -217,6 +222,10 @@ class ImageClassifier(ImageEncoder):
         """Return the labels of every image by name, most probable first, or its number, as `predict` does."""
         found, single = self._predict(images, top, threshold, faults)
         return found[0] if single else found
+
+    def _prediction(self, image: ImageInput) -> Shares:
+        top = None if self.target.kind == "regression" else min(SHOWN_LABELS, len(self.target.labels))
+        return shares(self.predictions(image, top))
 
     def _predict(
         self, images: ImageInput | Images, top: int | None = None, threshold: float | None = None,
