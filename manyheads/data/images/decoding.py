@@ -118,8 +118,7 @@ def _open_fault(data: bytes) -> ImageFault:
         if accept is not None and accept(data[:16]):
             return ImageFault(f"a {kind} image with a truncated or corrupt header")
     return ImageFault(
-        f"not an image in a supported format ({', '.join(FORMATS)})",
-        "convert the file if it is an image, or remove it",
+        f"not an image in a supported format ({', '.join(FORMATS)})", "convert the file if it is an image, or remove it"
     )
 
 

@@ -185,15 +185,14 @@ class _Epoch(Sequence[ImageBatch]):
 
         The rank must be the same in all calls during an epoch.
         """
-        return self._load(index, rank, world), rank < len(self._order[index])
+        owns_rows = rank < len(self._order[index])
 
-    def _load(self, index: int, rank: int, world: int) -> ImageBatch:
         def job(i: int) -> tuple[int, int, NDArray[np.int64], NDArray[np.int64]]:
             local_rows = part_of(len(self._order[i]), rank, world)
             return self._epoch, i, self._order[i], local_rows if len(local_rows) else np.zeros(1, dtype=np.int64)
 
         if self._pool is None:
-            return self._maker(*job(index))
+            return self._maker(*job(index)), owns_rows
         needed_batches = range(index, min(index + self._ahead, len(self)))
         for obsolete in [i for i in self._pending if i not in needed_batches]:
             self._pending.pop(obsolete).cancel()
@@ -201,7 +200,7 @@ class _Epoch(Sequence[ImageBatch]):
             for i in needed_batches:
                 if i not in self._pending:
                     self._pending[i] = self._pool.submit(_make, *job(i))
-            return self._pending.pop(index).result()
+            return self._pending.pop(index).result(), owns_rows
         except BrokenProcessPool:
             raise UserError(
                 "a process that prepares images was terminated externally, possibly because memory ran out; "

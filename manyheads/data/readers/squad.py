@@ -23,14 +23,7 @@ from typing import ClassVar, NamedTuple
 from manyheads.data.readers.compressed import format_suffix, open_decompressed
 from manyheads.data.readers.dataset import Dataset
 from manyheads.data.readers.memory import Rows
-from manyheads.data.readers.rows import (
-    BadRow,
-    Cells,
-    Row,
-    character_fault,
-    parse_rows,
-    text_fault,
-)
+from manyheads.data.readers.rows import BadRow, Cells, Row, character_fault, parse_rows, text_fault
 from manyheads.data.readers.tables import TABLES, is_json_array, is_table, table
 from manyheads.errors import UserError
 from manyheads.files import parse_json

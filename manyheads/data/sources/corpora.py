@@ -51,11 +51,7 @@ class ParallelSource(Source[Pairs]):
 
     def read_one(self, corpus: str | Rows, labels: Sequence[str] = ()) -> Pairs:
         return read_parallel(
-            corpus,
-            self.source,
-            self.target,
-            skip_bad_lines=self.skip_bad_lines,
-            cache_folder=self.cache_folder,
+            corpus, self.source, self.target, skip_bad_lines=self.skip_bad_lines, cache_folder=self.cache_folder
         )
 
     def embedded(self) -> SplitData[Pairs]:

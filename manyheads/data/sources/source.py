@@ -18,16 +18,7 @@ from typing import ClassVar, Generic, TypeVar
 from manyheads.data.readers.compressed import format_suffix
 from manyheads.data.readers.memory import IN_MEMORY, Rows
 from manyheads.data.readers.roles import describe_roles, splits_among
-from manyheads.data.readers.splits import (
-    Data,
-    SplitData,
-    Splits,
-    absolute,
-    folder_of,
-    only_test,
-    parts_of,
-    same_place,
-)
+from manyheads.data.readers.splits import Data, SplitData, Splits, absolute, folder_of, only_test, parts_of, same_place
 from manyheads.data.readers.tables import TABLES
 from manyheads.data.sources.holding_out import held_out_line
 from manyheads.errors import UserError, shown

@@ -159,7 +159,7 @@ def test_missing_files_of_a_directory_are_reported(tmp_path: Path, encoder: Path
         (tmp_path / name).write_text("{}")
         expected = (
             r"expected train\.json \(or \.tsv, .*\.parquet\)(, and val and test in the same format; "
-            r"found run, train.txt)?$"
+            r"found run, train.txt|; used as other splits: test\.json)$"
         )
         with pytest.raises(FileNotFoundError, match=expected):
             train("question-answering", {"data": str(tmp_path)}, init=str(encoder), out=tmp_path / "run")
