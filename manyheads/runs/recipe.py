@@ -43,7 +43,7 @@ class RunConfig(DataclassInstance, Protocol):
 class DataConfig(Config):
     """Data settings of all runs whose data have training, validation and test splits.
 
-    data              the user's data; None: the embedded corpus
+    data              the user's data; None: the built-in corpus
     validation, test  data that are used instead of the splits found with the training data
     held_out          fraction of the training data that becomes validation data if there are none. None: 5%, but at
                       least 50 items if these are not more than 20%. The maximum is one half

@@ -285,7 +285,7 @@ def _check(recipe: Recipe, config: RunConfig, run: Run) -> None:
             raise UserError(f"{run.recipe} fine-tunes a model: give the model to start from with --init MODEL")
     if vars(config).get("data") is not None:
         idle = ("locale", "size")
-        run.refuse(idle, "no effect with data, only with the embedded corpus: leave it out", changed_only=True)
+        run.refuse(idle, "no effect with data, only with the built-in corpus: leave it out", changed_only=True)
 
 
 def _within(key: str, group: str) -> bool:

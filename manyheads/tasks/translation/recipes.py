@@ -1,4 +1,4 @@
-"""Recipes for training translators (Vaswani 2017), on the user's parallel corpus or on the embedded corpus."""
+"""Recipes for training translators (Vaswani 2017), on the user's parallel corpus or on the built-in corpus."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class TranslationConfig(DataConfig):
     """Settings of a training run for translation.
 
     data          directory with train, val and test files, or one corpus; None: the
-                  embedded corpus with `size` training pairs
+                  built-in corpus with `size` training pairs
     source        source language, which is also the suffix of its files
     target        target language, which is also the suffix of its files
-    size          number of training pairs of the embedded corpus
+    size          number of training pairs of the built-in corpus
     preset        name of the encoder-decoder preset, such as small or universal/tiny; `model` overrides its fields
     model         overrides fields of the preset, such as model.dropout=0.1
     tokenizer     bpe, unigram or words. "bpe" (Sennrich 2016), "unigram" (Kudo 2018), or "words" with joint=false,
@@ -81,7 +81,7 @@ class TranslationConfig(DataConfig):
 
 
 EMBEDDED = TranslationConfig(
-    # The embedded data have no noise and are not repeated, so no dropout is needed. Pre-norm gives the lowest loss
+    # The built-in data have no noise and are not repeated, so no dropout is needed. Pre-norm gives the lowest loss
     # within three minutes of training.
     model={"norm": "pre", "final_norm": True, "dropout": 0.0, "encoder_layers": 3, "decoder_layers": 3},
     batch_tokens=1024,
