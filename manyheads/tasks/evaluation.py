@@ -145,17 +145,19 @@ class EvaluationResult:
     def bootstrap(self, other: EvaluationResult) -> JsonObject:
         """Compare this result with `other` by a paired bootstrap test (Koehn 2004) with 1,000 resamples of the items.
 
-        Returns the mean quality score of both results, their difference and its p-value. The p-value is the fraction of
-        resamples whose difference lies as far from the observed difference as zero does.
+        Returns the mean quality score of both results, their difference with its 95% interval, and its p-value. The
+        p-value is the fraction of resamples whose difference lies as far from the observed difference as zero does.
         """
         first, second = np.array(self.quality), np.array(other.quality)
         change = second - first
         random, items = np.random.default_rng(1), len(change)
         resampled = np.array([change[random.integers(items, size=items)].mean() for _ in range(RESAMPLES)])
+        low, high = np.quantile(resampled, (0.025, 0.975)).tolist()
         extreme = np.abs(resampled - change.mean()) >= abs(change.mean())
         return {
             self.unit: {
                 "first": float(first.mean()), "second": float(second.mean()), "difference": float(change.mean()),
+                "low": low, "high": high,
                 "p_value": float((extreme.sum() + 1) / (RESAMPLES + 1)), "resamples": RESAMPLES,
             }
         }  # fmt: skip

@@ -9,7 +9,7 @@ PREDICTIONS = tuple(dict.fromkeys(task.verb for task in TASKS))
 # line for each input.
 SERVED = (*dict.fromkeys(task.verb for task in TASKS if task.served), "embed")
 GROUPS = {
-    "train": ("recipes", "plan", "train", "evaluate", "compare"),
+    "train": ("recipes", "plan", "train", "evaluate", "compare", "runs"),
     "use": (*PREDICTIONS, "embed"),
     "inspect": ("summary", "attend", "lens", "probe"),
     "deploy": ("export", "convert", "average", "serve"),

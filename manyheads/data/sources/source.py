@@ -176,7 +176,8 @@ class Source(ABC, Generic[D]):
         if same_place(found.train, data):
             return data
         if (test := only_test(data, found.test)) is None:
-            raise UserError(f"{data}: found no test data; give the test file itself")
+            like = "" if found.train or found.validation else f" like {self.expected}"
+            raise UserError(f"{data}: found no test data{like}; give the test file or folder itself")
         return test
 
     # The following methods are common to all sources.
