@@ -15,11 +15,11 @@ from manyheads.errors import UserError
 from manyheads.models.presets import FAMILIES
 from manyheads.tasks.table import PREDICTORS
 
-Method: TypeAlias = Callable[..., Any]  # its arguments and results depend on the class of the predictor
+Method: TypeAlias = Callable[..., Any]  # method of a predictor, with the arguments and results of its class
 
 
 class LoadedModel(Any):  # type: ignore[misc]  # Subclasses of Any have further attributes, of any type.
-    """Model that `load` returns, for editors: it has the methods that `verbs` names, and more."""
+    """Type hint for the predictor that `load` returns, which has the methods that `verbs` names, and others."""
 
     verbs: tuple[str, ...]
     supported: tuple[str, ...]
@@ -57,10 +57,12 @@ def load(
     A predictor is an object that makes predictions with the model.
 
     precision  number format of the computation, "float32" or "bf16" (bfloat16)
-    threads    number of CPU threads; None: PyTorch's default
-    device     "cpu", "cuda", or a GPU by its number, such as "cuda:1"; None: the first GPU, or the CPU without a GPU
+    threads    number of CPU threads. By default, PyTorch chooses it
+    device     "cpu", "cuda", or a GPU by its number, such as "cuda:1". By default, the first GPU, or the CPU if there
+               is no GPU
 
-    Raises UserError if the model can make no predictions by itself, and for a device that this machine lacks.
+    Raises UserError if the model has no head with which it could make predictions, and for a device that this machine
+    lacks.
 
         >>> translator = manyheads.load("runs/translation")
         >>> translator.verbs
