@@ -8,6 +8,7 @@ from pathlib import Path
 from manyheads.cli.loading import PRECISION, PROCESSES, data_options, ensemble, in_processes, model_for
 from manyheads.cli.output import check_file, document, print_metrics, table
 from manyheads.cli.parser import JSON, MODEL, Flag, Option, Verbs
+from manyheads.cli.tables import columns_option
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
 
@@ -23,18 +24,10 @@ def add(verbs: Verbs) -> None:
         Option("--errors", "FILE.csv|.png", "write the wrong predictions as a table, or the wrong images as a sheet",
                Path),
         Flag("--truncate", "shorten texts that exceed the classifier's maximum length"),
-        Option("--columns", "text=NAME,label=NAME", "columns of --data for labeled texts, also pair=NAME (default: as "
-               "in training)", _columns),
+        columns_option("columns of --data", "text", "label", "pair"),
         ensemble(), PRECISION, PROCESSES,
         example="manyheads evaluate runs/translation --data test.tsv",
     )  # fmt: skip
-
-
-def _columns(given: str) -> dict[str, str]:
-    columns = dict(part.split("=", 1) for part in given.split(",") if "=" in part)
-    if len(columns) != given.count(",") + 1 or not columns.keys() <= {"text", "pair", "label"}:
-        raise argparse.ArgumentTypeError(f"expected text=NAME,label=NAME (and pair=NAME), found {given!r}")
-    return columns
 
 
 @in_processes

@@ -1,29 +1,39 @@
-"""Display of training progress on stderr: a bar on a terminal, otherwise one line every 30 seconds."""
+"""Display of progress on stderr: a bar on a terminal, otherwise one line every 30 seconds."""
 
 from __future__ import annotations
 
 import time
-from typing import Self
+from typing import Protocol, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from manyheads.training.run_log import Progress
-
 PLAIN_SECONDS = 30.0  # seconds between two lines of progress if stderr is not a terminal
 
 
-class ProgressDisplay:
-    """Progress callback for training. Each call displays the values that are passed to it. Also a context manager."""
+class Progress(Protocol):
+    """Finished fraction of a run, 0 to 1, and its progress line. Converted to a string, it is both in one line."""
 
-    def __init__(self) -> None:
+    @property
+    def fraction(self) -> float: ...
+    @property
+    def text(self) -> str: ...
+
+
+class ProgressDisplay:
+    """Progress callback. Each call displays the values that are passed to it. Also a context manager.
+
+    name  name of the work in front of the bar
+    """
+
+    def __init__(self, name: str = "training") -> None:
         console = Console(stderr=True, highlight=False)
         self._bar = Bar(
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"),
             console=console, refresh_per_second=2, disable=not console.is_terminal,
         )  # fmt: skip
-        self._task = self._bar.add_task("training", total=1.0, text="", visible=False)
+        self._task = self._bar.add_task(name, total=1.0, text="", visible=False)
         self._printed = time.monotonic()
 
     def __enter__(self) -> Self:

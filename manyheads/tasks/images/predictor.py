@@ -47,8 +47,9 @@ logger = logging.getLogger(__name__)
 
 # Upper limits for values in config.json. The image size cannot be checked against the shapes of the weights.
 MAX_SIDE, MAX_PATCHES = 4096, 2**16
-FILES = {str: "a file name", Path: "a path", Image.Image: "a Pillow image"}  # types of an image, see `rows_of`
-ImageInput = str | Path | Image.Image
+# types of an image, see `rows_of`
+FILES = {str: "a file name", Path: "a path", bytes: "the bytes of a file", Image.Image: "a Pillow image"}
+ImageInput = str | Path | bytes | Image.Image
 Images = list[ImageInput] | list[str] | list[Path] | tuple[ImageInput, ...] | Iterator[ImageInput] | Column
 
 
@@ -342,7 +343,7 @@ def _resize_positions(model: ReadsImages[Config], size: int) -> ReadsImages[Conf
     return adapt(model, image_size=size)[0]
 
 
-def _open_plain(image: str | Path | Image.Image) -> Image.Image:
+def _open_plain(image: ImageInput) -> Image.Image:
     """Convert an image file or a Pillow image to an upright image in RGB or grayscale."""
     if isinstance(image, Image.Image):
         return plain_image(image)
