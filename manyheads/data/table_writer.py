@@ -46,7 +46,7 @@ def cell_fault(cells: Cells, suffix: str) -> str:
     for name, cell in cells.items():
         if suffix == ".tsv" and any(mark in name for mark in _BREAKS):
             return f"the name {name!r} has a tab or line break, which a .tsv file cannot store: rename the column"
-        if suffix != ".parquet" and _has_bytes(cell):
+        if suffix != ".parquet" and has_bytes(cell):
             return f"the column {name!r} has bytes, which a {suffix} file cannot store: give --output a .parquet file"
         if isinstance(cell, str):
             if suffix == ".tsv" and any(mark in cell for mark in _BREAKS):
@@ -56,7 +56,8 @@ def cell_fault(cells: Cells, suffix: str) -> str:
     return ""
 
 
-def _has_bytes(cell: object) -> bool:
+def has_bytes(cell: object) -> bool:
+    """Return True if a cell, or a part of it, is a file as bytes."""
     values = cell.values() if isinstance(cell, Mapping) else cell if isinstance(cell, list) else [cell]
     return any(isinstance(value, bytes) for value in values)
 
@@ -96,7 +97,7 @@ def schema_of(rows: Sequence[Cells], earlier: pyarrow.Schema | None = None) -> p
     fields = []
     for name in dict.fromkeys(name for row in rows for name in row):
         try:
-            fields.append((name, pa.infer_type([row.get(name) for row in rows])))
+            fields.append((name, pa.array([row.get(name) for row in rows]).type))
             found = pa.schema(fields[-1:])
             earlier = found if earlier is None else pa.unify_schemas([earlier, found], promote_options="permissive")
         except (pa.ArrowException, OverflowError, TypeError) as error:

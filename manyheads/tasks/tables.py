@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
@@ -75,6 +75,19 @@ def choose_column(source: Path, name: str, given: str | None, candidates: Iterab
     return found
 
 
+def rows_at(source: Path, lines: Collection[int]) -> dict[int, tuple[int, Cells]]:
+    """Return the number, from 1, and the cells of each row of a table that begins at one of these lines."""
+    wanted = set(lines)
+    rows = enumerate(table(source), 1)
+    return {row.number: (index, row.cells) for index, row in rows if row.number in wanted}
+
+
+def check_added(source: Path, columns: Collection[str], added: Iterable[str]) -> None:
+    """Raise UserError if a table already has a column that is added to it."""
+    if taken := ", ".join(repr(name) for name in added if name in columns):
+        raise UserError(f"{source}: already has the column {taken}, which would be added: rename the column")
+
+
 def text_reader(*columns: str, lists: bool = False) -> Callable[[Row[Cells]], Inputs]:
     """Return a function that reads the text in each of the columns of a row. It raises BadRow for a blank cell.
 
@@ -142,9 +155,7 @@ def _survey(source: Path, suffix: str, task: RowTask, added: Mapping[str, Hint],
             schema = schema_of([row.cells for row in block], schema)
     if not count:
         raise UserError(f"{source}: found no rows: expected one text or image a row")
-    if taken := [name for name in added if name in columns]:
-        names = ", ".join(map(repr, taken))
-        raise UserError(f"{source}: already has a column {names}, which the predictions would have: rename the column")
+    check_added(source, columns, added)
     if suffix == form == ".parquet":
         import pyarrow.parquet
 
