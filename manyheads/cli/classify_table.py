@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from manyheads.cli.tables import columns_for
 from manyheads.core.config import Hint
 from manyheads.data.images.files import IMAGES
 from manyheads.data.images.files import Columns as ImageColumns
@@ -39,8 +40,6 @@ def classify_rows(classifier: LoadedModel, options: argparse.Namespace) -> RowTa
             return [faults[i] if i in faults else cells(found[i]) for i in range(len(rows))]
 
         return RowTask(image_reader(classifier, options), predict_images, added, rows=EVALUATION_BATCH)
-    if options.folder or options.suffix:
-        raise UserError("--folder and --suffix apply to images, but this model reads texts")
     names = _text_columns(classifier, options)
 
     def predict_texts(rows: Sequence[Inputs]) -> list[Cells | str]:
@@ -57,11 +56,9 @@ def image_reader(model: LoadedModel, options: argparse.Namespace) -> Callable[[R
 
     Options that the user does not give have the values of the training run.
     """
-    given = options.columns or {}
-    if wrong := sorted(given.keys() - {"image"}):
-        raise UserError(f"--columns {wrong[0]}= applies to texts, but this model reads images: give image=NAME")
+    given = columns_for(options, "image")
     recorded = _recorded_columns(model)
-    image = choose_column(Path(options.input), "image", given.get("image", recorded.get("image")), IMAGES)
+    image = choose_column(options.input, "image", given.get("image", recorded.get("image")), IMAGES)
     folder, suffix = options.folder or recorded.get("folder"), options.suffix or recorded.get("suffix")
     columns = ImageColumns(image, None, folder, suffix)
 
@@ -82,11 +79,8 @@ def _recorded_columns(model: LoadedModel) -> Mapping[str, str | None]:
 
 def _text_columns(classifier: LoadedModel, options: argparse.Namespace) -> list[str]:
     """Return the names of the column of the texts, and of the second texts for a model that reads pairs."""
-    source, given = Path(options.input), options.columns or {}
-    if "image" in given:
-        raise UserError("--columns image= applies to images, but this model reads texts: give text=NAME")
-    if "pair" in given and not classifier.takes_pairs:
-        raise UserError(f"{options.model}: this model reads single texts: leave pair= out of --columns")
+    source: Path = options.input
+    given = columns_for(options, "text", *(["pair"] if classifier.takes_pairs else []))
     recorded = _recorded_columns(classifier)
     named = Columns(given.get("text", recorded.get("text")), given.get("pair", recorded.get("pair")))
     text, pair = text_columns(named, columns_of(source))

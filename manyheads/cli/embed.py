@@ -11,7 +11,7 @@ from manyheads.cli.lines import answered, refuse_files
 from manyheads.cli.loading import PRECISION, model_for
 from manyheads.cli.output import check_file, document, print_metrics
 from manyheads.cli.parser import JSON, MODEL, Flag, Option, Positional, Verbs, whole
-from manyheads.cli.tables import IMAGES, reads_table, table_options, write_predictions
+from manyheads.cli.tables import IMAGES, columns_for, reads_table, table_options, write_predictions
 from manyheads.errors import UserError, extra
 from manyheads.files import JsonObject, replacing
 
@@ -88,9 +88,6 @@ def _rows(predictor: LoadedModel, options: argparse.Namespace, settings: JsonObj
     from manyheads.tasks.tables import RowTask, choose_column, text_reader
 
     images = predictor.reads == "images"
-    given = options.columns or {}
-    if not images and (options.folder or options.suffix or "image" in given):
-        raise UserError("--folder, --suffix and --columns image= apply to images, but this model reads texts")
 
     def text_vectors(rows: Sequence[Inputs]) -> list[JsonObject | str]:
         return [{"vector": vector.tolist()} for vector, _ in predictor.embed([text for (text,) in rows], **settings)]
@@ -108,7 +105,7 @@ def _rows(predictor: LoadedModel, options: argparse.Namespace, settings: JsonObj
     added = {"vector": list[np.float32]}
     if images:
         return RowTask(image_reader(predictor, options), image_vectors, added, rows=EVALUATION_BATCH)
-    column = choose_column(options.input, "text", given.get("text"), TEXTS)
+    column = choose_column(options.input, "text", columns_for(options, "text").get("text"), TEXTS)
     return RowTask(text_reader(column), text_vectors, added)
 
 

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol, Self
+from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from manyheads.training.run_log import Progress
+
 PLAIN_SECONDS = 30.0  # seconds between two lines of progress if stderr is not a terminal
 
 
-class Progress(Protocol):
-    """Finished fraction of a run, 0 to 1, and its progress line. Converted to a string, it is both in one line."""
-
-    @property
-    def fraction(self) -> float: ...
-    @property
-    def text(self) -> str: ...
-
-
 class ProgressDisplay:
-    """Progress callback. Each call displays the values that are passed to it. Also a context manager.
+    """Progress callback for training. Each call displays the values that are passed to it. Also a context manager.
 
     name  name of the work in front of the bar
     """
@@ -44,8 +37,12 @@ class ProgressDisplay:
         self._bar.stop()
 
     def __call__(self, progress: Progress) -> None:
+        self.show(progress.fraction, progress.text)
+
+    def show(self, fraction: float, text: str) -> None:
+        """Display the finished fraction of the work, 0 to 1, and a line of text."""
         if not self._bar.disable:
-            self._bar.update(self._task, completed=progress.fraction, text=progress.text, visible=True)
+            self._bar.update(self._task, completed=fraction, text=text, visible=True)
         elif time.monotonic() - self._printed >= PLAIN_SECONDS:
             self._printed = time.monotonic()
-            self._bar.console.print(str(progress), markup=False, soft_wrap=True)
+            self._bar.console.print(f"{fraction:4.0%}  {text}", markup=False, soft_wrap=True)

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,27 +60,6 @@ def columns_option(about: str, *roles: str) -> Option:
     return Option("--columns", first, about, convert)
 
 
-@dataclass(frozen=True)
-class RowProgress:
-    """Progress of the predictions of a table, since `start`, a value of `time.monotonic`."""
-
-    done: int
-    rows: int
-    start: float
-
-    @property
-    def fraction(self) -> float:
-        return self.done / self.rows
-
-    @property
-    def text(self) -> str:
-        rate = self.done / max(time.monotonic() - self.start, 1e-9)
-        return f"{self.done:,} of {self.rows:,} rows  {rate:,.0f} rows/s  {(self.rows - self.done) / rate:,.0f} s left"
-
-    def __str__(self) -> str:
-        return f"{self.fraction:4.0%}  {self.text}"
-
-
 def refuse_table_options(options: argparse.Namespace, names: Iterable[str] = TABLE_ONLY) -> None:
     """Raise UserError for an option that has no effect without a table."""
     for name in names:
@@ -123,6 +101,20 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def columns_for(options: argparse.Namespace, *roles: str) -> dict[str, str]:
+    """Return the columns that the user names. Raise UserError for inputs that the model does not have.
+
+    roles  names of the model's inputs, such as text; the options of images apply only to `image`
+    """
+    columns: dict[str, str] = options.columns or {}
+    wrong = [f"--columns {role}=" for role in columns if role not in roles]
+    if "image" not in roles:
+        wrong += [f"--{name}" for name in ("folder", "suffix") if vars(options).get(name)]
+    if wrong:
+        raise UserError(f"{wrong[0]}: this model reads {' and '.join(roles)} only: leave it out")
+    return columns
+
+
 def write_predictions(options: argparse.Namespace, task: RowTask) -> None:
     """Write the table of --output, and print the number of rows to stderr."""
     from manyheads.cli.progress import ProgressDisplay
@@ -133,7 +125,9 @@ def write_predictions(options: argparse.Namespace, task: RowTask) -> None:
 
         def report(done: int, rows: int) -> None:
             if display is not None:
-                display(RowProgress(done, rows, start))
+                rate = done / max(time.monotonic() - start, 1e-9)
+                left = f"{rate:,.0f} rows/s  {(rows - done) / rate:,.0f} s left"
+                display.show(done / rows, f"{done:,} of {rows:,} rows  {left}")
 
         rows, faulty = predict_table(
             Path(options.input), Path(options.output), task, skip_bad_lines=options.skip_bad_lines, report=report

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from manyheads.core.config import Hint
 from manyheads.data.readers.rows import BadRow, Cells, Row, text_fault
@@ -44,13 +44,6 @@ class RowTask:
     added: Mapping[str, Hint]
     subject: str = "this text "
     rows: int = ROWS
-
-
-class _Survey(NamedTuple):
-    """Result of the first pass over a table: its number of rows and its columns."""
-
-    rows: int
-    layout: Layout
 
 
 def columns_of(source: Path) -> list[str]:
@@ -138,8 +131,11 @@ def predict_table(source: Path, out: Path, task: RowTask, *, skip_bad_lines: boo
     return done, faulty
 
 
-def _survey(source: Path, suffix: str, task: RowTask, added: Mapping[str, Hint], skip: bool) -> _Survey:
-    """Read a table once. Raises UserError for a row that cannot be predicted or written, and for an empty table."""
+def _survey(source: Path, suffix: str, task: RowTask, added: Mapping[str, Hint], skip: bool) -> tuple[int, Layout]:
+    """Return the number of rows of a table, and the columns of the output.
+
+    Raises UserError for a row that cannot be predicted or written, and for an empty table.
+    """
     columns: dict[str, None] = {}
     schema: pyarrow.Schema | None = None
     count, form = 0, source.suffix.lower()
@@ -160,7 +156,7 @@ def _survey(source: Path, suffix: str, task: RowTask, added: Mapping[str, Hint],
         import pyarrow.parquet
 
         schema = pyarrow.parquet.read_schema(source)
-    return _Survey(count, Layout([*columns], added, schema))
+    return count, Layout([*columns], added, schema)
 
 
 def _blocks(rows: Iterator[Row[Cells]], size: int) -> Iterator[list[Row[Cells]]]:

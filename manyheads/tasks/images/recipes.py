@@ -25,7 +25,8 @@ class ImageConfig(TargetConfig):
 
     data          folder of class folders, table, IDX or tar files, or a directory of splits; None: the digits of
                   scikit-learn
-    columns       names of the columns of a table: columns.image and columns.label
+    columns       names of the columns of a table: columns.image and columns.label; columns.folder and
+                  columns.suffix complete file names
     items         number of training images, sampled with the seed; None: all
     preset        name of the model preset, such as vit/ti16 or resnet/18-small; `model` overrides its fields
     model         overrides fields of the preset, such as model.layers=6

@@ -250,8 +250,10 @@ def test_one_line_for_each_mistake(runs: Path, table: Path, capsys: pytest.Captu
     )
     assert "unknown column 'txt': did you mean text?" in message("--output", str(out), "--columns", "txt=text")
     assert "expected text=NAME,pair=NAME,image=NAME, found 'text'" in message("--output", str(out), "--columns", "text")
-    assert "--columns image= applies to images" in message("--output", str(out), "--columns", "image=text")
-    assert "apply to images, but this model reads texts" in message("--output", str(out), "--folder", "x")
+    assert "--columns image=: this model reads text and pair only" in message(
+        "--output", str(out), "--columns", "image=text"
+    )
+    assert "--folder: this model reads text and pair only" in message("--output", str(out), "--folder", "x")
     assert "'note' has a tab or line break" in message("--output", str(table.with_name("p.tsv")))
     assert "this model does not support tag" in message("--output", str(out), verb="tag")
     assert "expected .parquet or .jsonl, because a cell holds a vector" in message("--output", str(out), verb="embed")
