@@ -36,6 +36,7 @@ class LoadedModel(Any):  # type: ignore[misc]  # Subclasses of Any have further 
     path: Path
     translate: Method
     classify: Method
+    predict_proba: Method
     tag: Method
     answer: Method
     fill: Method
