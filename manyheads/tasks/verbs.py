@@ -5,11 +5,11 @@ from __future__ import annotations
 from manyheads.tasks.table import TASKS
 
 PREDICTIONS = tuple(dict.fromkeys(task.verb for task in TASKS))
-# Clients of the HTTP service can use these commands. They read one input per line and write one output line each.
-SERVED = (*dict.fromkeys(task.verb for task in TASKS if task.served), "embed")
+# Clients of the HTTP service can use these commands.
+SERVED = (*dict.fromkeys(task.verb for task in TASKS if task.served), "rerank")
 GROUPS = {
     "train": ("recipes", "plan", "train", "evaluate", "compare"),
-    "use": (*PREDICTIONS, "embed"),
+    "use": (*PREDICTIONS, "rerank"),
     "inspect": ("summary", "attend", "lens", "probe"),
     "deploy": ("export", "convert", "average", "serve"),
 }

@@ -30,7 +30,7 @@ from manyheads.data.readers.splits import Data
 from manyheads.data.readers.tables import table
 from manyheads.errors import UserError, shown
 
-_PAIRS = (
+PAIRS = (
     ("sentence1", "sentence2"), ("text", "text_pair"), ("premise", "hypothesis"), ("question1", "question2"),
     ("#1 String", "#2 String"),
 )  # fmt: skip
@@ -143,7 +143,7 @@ def read_labeled(
         if target == "classes" and (fault := score_fault(row.cells.get(label), label)):
             scores.append(row.place)
             raise BadRow(*fault)
-        texts = [_text(row.cells, name) for name in (text, pair) if name is not None]
+        texts = [text_of(row.cells, name) for name in (text, pair) if name is not None]
         if target != "classes":
             return (texts[0], parse_target(row.cells.get(label), label, names, target, types), *texts[1:])
         written, name = _label(row.cells.get(label), label, names)
@@ -297,7 +297,7 @@ def _choose(columns: Columns, row: Row[Cells]) -> tuple[str, str | None, str]:
             raise UserError(f"{row.place}: expected a column {name!r}, found {', '.join(map(repr, available))}")
     text, pair = columns.text, columns.pair
     if text is None and pair is None:
-        pairs = [names for names in _PAIRS if set(names) <= set(available)]
+        pairs = [names for names in PAIRS if set(names) <= set(available)]
         singles = [name for name in _TEXTS if name in available]
         text, pair = pairs[0] if pairs else (singles[0] if singles else None, None)
     label = columns.label or next((name for name in LABELS if name in available), None)
@@ -311,7 +311,7 @@ def _choose(columns: Columns, row: Row[Cells]) -> tuple[str, str | None, str]:
     return text, pair, label
 
 
-def _text(cells: Cells, name: str) -> str:
+def text_of(cells: Cells, name: str) -> str:
     text = cells.get(name)
     if fault := text_fault(text, name):
         raise BadRow(*fault)
@@ -331,7 +331,7 @@ def _label(value: object, name: str, names: Sequence[str]) -> tuple[str, str]:
         value = int(value)  # False and True are the indices 0 and 1 of two names.
     if not isinstance(value, str | int) or not str(value).strip():
         raise BadRow(f"expected a label in {name!r}, found {repr(value)[:40]}", "write a name or an integer")
-    written = _text({name: str(value)}, name).strip()
+    written = text_of({name: str(value)}, name).strip()
     if written not in names and (whole := _WHOLE.fullmatch(written)):
         written = whole[1]
     if written == "-1":
