@@ -22,9 +22,9 @@ def add(verbs: Verbs) -> None:
         Option("--confusion", "FILE.png|-", "draw the confusion matrix; -: print it as a table"),
         Option("--errors", "FILE.csv|.png", "write the wrong predictions as a table, or the wrong images as a sheet",
                Path),
-        Flag("--truncate", "shorten texts that exceed the classifier's maximum length"),
-        Option("--columns", "text=NAME,label=NAME", "columns of --data for labeled texts, also pair=NAME (default: as "
-               "in training)", _columns),
+        Flag("--truncate", "shorten texts that exceed the maximum length of a classifier or an encoder"),
+        Option("--columns", "text=NAME,label=NAME", "columns of --data for labeled texts, also pair=NAME; for an "
+               "encoder text, pair, negative and score (default: as in training)", _columns),
         ensemble(), PRECISION, PROCESSES,
         example="manyheads evaluate runs/translation --data test.tsv",
     )  # fmt: skip
@@ -32,7 +32,7 @@ def add(verbs: Verbs) -> None:
 
 def _columns(given: str) -> dict[str, str]:
     columns = dict(part.split("=", 1) for part in given.split(",") if "=" in part)
-    if len(columns) != given.count(",") + 1 or not columns.keys() <= {"text", "pair", "label"}:
+    if len(columns) != given.count(",") + 1 or not columns.keys() <= {"text", "pair", "label", "negative", "score"}:
         raise argparse.ArgumentTypeError(f"expected text=NAME,label=NAME (and pair=NAME), found {given!r}")
     return columns
 
@@ -43,10 +43,15 @@ def _evaluate(options: argparse.Namespace) -> None:
     more: JsonObject = {"truncate": True} if options.truncate else {}
     if options.columns is not None:
         from manyheads.data.readers.labeled import Columns
+        from manyheads.data.readers.text_pairs import PairColumns
 
-        more["columns"] = Columns(**options.columns)
-    if more and ("classify" not in model.verbs or model.reads != "texts"):
-        raise UserError(f"{options.model}: --{next(iter(more))} applies to text classifiers")
+        kind = Columns if "classify" in model.verbs else PairColumns
+        if unknown := options.columns.keys() - vars(kind()).keys():
+            expected = ", ".join(vars(kind()))
+            raise UserError(f"--columns {', '.join(sorted(unknown))}: expected some of {expected} for this model")
+        more["columns"] = kind(**options.columns)
+    if more and "rerank" not in model.verbs:
+        raise UserError(f"{options.model}: --{next(iter(more))} applies to text classifiers and encoders")
     reports = model.reports
     for report in ("by_label", "confusion", "errors"):
         if vars(options)[report] and report not in reports:

@@ -122,15 +122,15 @@ def client(running: Running, **more: Any) -> httpx2.Client:
     return httpx2.Client(base_url=running.url, timeout=120, **more)
 
 
-def asked_of(service: Service, scene: Callable[[Ask], Any]) -> Any:
-    """Run a scene with an ASGI client of the service in this process, stop the service, and return the scene's
-    result.
+def asked_of(service: Service, scene: Callable[[Ask], Any], path: str = "/classify") -> Any:
+    """Run a scene with an ASGI client of a path of the service in this process, stop the service, and return the
+    scene's result.
     """
 
     async def play() -> Any:
         transport = httpx2.ASGITransport(application(service))
         async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as http:
-            return await scene(lambda **body: http.post("/classify", json=body))
+            return await scene(lambda **body: http.post(path, json=body))
 
     try:
         return asyncio.run(play())

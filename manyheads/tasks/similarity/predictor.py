@@ -13,6 +13,7 @@ from torch import Tensor
 from manyheads.calls import checked_methods
 from manyheads.data.readers.text_pairs import PairColumns, TextPairs
 from manyheads.data.sources.corpora import TextPairSource
+from manyheads.data.text.text_faults import ItemError
 from manyheads.files import JsonObject
 from manyheads.models.bert import Bert
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
@@ -37,9 +38,15 @@ class Encoder(TextPredictor[Bert], Reranker):
         return F.normalize(torch.from_numpy(np.stack([vector for vector, _ in found])), dim=-1)
 
     def _relevance(self, queries: Sequence[str], documents: Sequence[str], truncate: bool) -> list[float]:
-        index = {text: i for i, text in enumerate(dict.fromkeys([*queries, *documents]))}
-        vectors = self._vectors([*index], truncate)
-        first, second = (vectors[[index[text] for text in texts]] for texts in (queries, documents))
+        texts = [*dict.fromkeys([*queries, *documents])]
+        try:
+            vectors = self._vectors(texts, truncate)
+        except ItemError as error:  # The index of the error is that of a pair.
+            text, name = texts[error.index], "document" if texts[error.index] in documents else "query"
+            at = (documents if name == "document" else queries).index(text)
+            raise ItemError(at, error.fault, f"{name} {at + 1}") from None
+        index = {text: i for i, text in enumerate(texts)}
+        first, second = (vectors[[index[text] for text in side]] for side in (queries, documents))
         similarities: list[float] = (first * second).sum(-1).tolist()
         return similarities
 
