@@ -41,7 +41,7 @@ class Encoder(TextPredictor[Bert], Reranker):
         texts = [*dict.fromkeys([*queries, *documents])]
         try:
             vectors = self._vectors(texts, truncate)
-        except ItemError as error:  # The index of the error is that of a pair.
+        except ItemError as error:  # Pairs are numbered, not distinct texts.
             text, name = texts[error.index], "document" if texts[error.index] in documents else "query"
             at = (documents if name == "document" else queries).index(text)
             raise ItemError(at, error.fault, f"{name} {at + 1}") from None
