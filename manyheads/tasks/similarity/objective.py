@@ -29,6 +29,7 @@ from manyheads.tasks.encoding import Encoded, encode
 from manyheads.tasks.outputs import outputs
 from manyheads.tasks.similarity.metrics import IndexedPairs, retrieval, retrieval_metrics, score_metrics
 from manyheads.tasks.text_objective import TextObjective
+from manyheads.training.loss import upcast
 from manyheads.training.objective import Better, Loss
 
 _METRICS: tuple[dict[str, Better], dict[str, Better]] = (
@@ -129,14 +130,15 @@ class EmbeddingObjective(TextObjective[Bert, TextPairs]):
         if batch.scores is not None:
             similarities = (vectors[0] * vectors[1]).sum(-1)
             return Loss(F.mse_loss(similarities, batch.scores.to(device), reduction="sum"), batch.items)
-        logits = vectors[0] @ torch.cat(vectors[1:]).T / self.temperature  # (B, B) or (B, 2B)
-        logits = logits.float().masked_fill(batch.right.to(device), -torch.inf)
+        with torch.autocast(device, enabled=False):  # The temperature multiplies rounding errors.
+            logits = vectors[0] @ torch.cat(vectors[1:]).T / self.temperature  # (B, B) or (B, 2B)
+        logits = logits.masked_fill(batch.right.to(device), -torch.inf)
         own = torch.arange(batch.items, device=device)
         correct = (logits.detach().argmax(-1) == own).sum()
         return Loss(F.cross_entropy(logits, own, reduction="sum"), batch.items, correct)
 
     def _vectors(self, ids: Tensor, lengths: Tensor, encoder: Callable[..., Tensor] | None = None) -> Tensor:
-        states = (encoder or self._forward)(ids, lengths).float()  # (B, T, D)
+        states = upcast((encoder or self._forward)(ids, lengths))  # (B, T, D)
         return F.normalize(pooled_states(states, lengths, self.pool), dim=-1)
 
     def validate(self) -> dict[str, float]:

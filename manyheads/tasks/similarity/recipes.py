@@ -52,6 +52,7 @@ class EmbeddingConfig(DataConfig):
 
 EMBEDDED = EmbeddingConfig(
     model={"dropout": 0.0, "attention_dropout": 0.0, "max_positions": 128},
+    batch_tokens=4096,
     training=replace(FINE_TUNING, epochs=1, learning_rate=1e-3, warmup=50, betas=(0.9, 0.98)),
 )
 

@@ -16,11 +16,12 @@ from tokenizers.models import WordLevel
 
 import manyheads
 from manyheads import cli, directory
+from manyheads.core.runtime import prepare
 from manyheads.data.readers.text_pairs import TextPairs
 from manyheads.errors import UserError
 from manyheads.models.presets import build, preset
 from manyheads.tasks.similarity.metrics import IndexedPairs, retrieval, retrieval_metrics
-from manyheads.tasks.similarity.objective import known_pairs
+from manyheads.tasks.similarity.objective import Batch, EmbeddingObjective, known_pairs
 from tests.support import services
 
 SMALL: dict[str, Any] = {
@@ -110,33 +111,54 @@ def test_resume_gives_identical_weights(tmp_path: Path) -> None:
         torch.testing.assert_close(parts[name], tensor, rtol=0, atol=0)
 
 
-def test_the_loss_is_the_cross_entropy_of_scaled_cosines(run: Path) -> None:
-    from manyheads.core.runtime import prepare
-    from manyheads.tasks.similarity.objective import EmbeddingObjective
-
+def objective_of(run: Path, data: TextPairs) -> EmbeddingObjective:
     loaded = directory.load(run)
-    tokenizer = loaded.tokenizer
-    assert tokenizer is not None
-    data = TextPairs(["one and two", "three", "one and two", "six"], ["two", "four", "nine", "two"])
-    objective = EmbeddingObjective(
-        loaded.model, tokenizer, data, data, compute=prepare("float32"), batch_tokens=1000, seed=1,
+    assert loaded.tokenizer is not None
+    return EmbeddingObjective(
+        loaded.model, loaded.tokenizer, data, data, compute=prepare("float32"), batch_tokens=1000, seed=1,
         batch_items=4, max_length=16, truncate=False, pool="mean", temperature=0.05,
     )  # fmt: skip
+
+
+def texts_of(objective: EmbeddingObjective, batch: Batch) -> list[list[str]]:
+    decode = objective.tokenizer.decode
+    return [[decode(row[:n].tolist()) for row, n in zip(ids, lengths, strict=True)] for ids, lengths in batch.columns]
+
+
+def test_the_loss_is_the_cross_entropy_of_scaled_cosines(run: Path) -> None:
+    pairs = ["two", "four", "nine", "two"]
+    objective = objective_of(run, TextPairs(["one and two", "three", "one and two", "six"], pairs))
     (batch,) = objective.batches(0)
-    found = objective.loss(batch)
-    texts = [tokenizer.decode(ids[:n].tolist()) for ids, n in zip(*batch.columns[0], strict=True)]
-    pairs = [tokenizer.decode(ids[:n].tolist()) for ids, n in zip(*batch.columns[1], strict=True)]
-    vectors = {
-        text: torch.tensor(e.vector)
-        for text, e in zip(texts + pairs, manyheads.load(run).embed(texts + pairs), strict=True)
-    }
+    texts, pairs = texts_of(objective, batch)
+    vectors = {text: torch.tensor(manyheads.load(run).embed(text).vector) for text in {*texts, *pairs}}
     total = 0.0
     for i in range(4):
         right = {pair for text, pair in zip(texts, pairs, strict=True) if text == texts[i]}
         negatives = [pair for pair in pairs if pair not in right]
         cosines = torch.stack([vectors[texts[i]] @ vectors[name] for name in (pairs[i], *negatives)]) / 0.05
         total += float(F.cross_entropy(cosines, torch.tensor(0)))
-    assert found.total.item() == pytest.approx(total, abs=1e-4)
+    assert objective.loss(batch).total.item() == pytest.approx(total, abs=1e-4)
+
+
+def test_the_losses_equal_those_of_sentence_transformers(run: Path) -> None:
+    library = pytest.importorskip("sentence_transformers.sentence_transformer.losses")
+    texts, pairs = ([pair[side] for pair in PAIRS[:36:9]] for side in (0, 1))
+    negatives, scores = [pair[1] for pair in PAIRS[4:40:9]], [0.1, 1.0, 0.0, 5.0]
+    model = pytest.importorskip("sentence_transformers").SentenceTransformer(str(run), device="cpu")
+    kinds = (
+        TextPairs(texts, pairs),
+        TextPairs(texts, pairs, negatives=negatives),
+        TextPairs(texts, pairs, scores=scores),
+    )
+    for data in kinds:
+        objective = objective_of(run, data)
+        (batch,) = objective.batches(0)
+        features = [model.preprocess(column) for column in texts_of(objective, batch)]
+        if batch.scores is None:
+            expected = library.MultipleNegativesRankingLoss(model, scale=20.0)(features, None)
+        else:
+            expected = library.CosineSimilarityLoss(model)(features, batch.scores)
+        assert objective.loss(batch).mean.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_texts_equal_to_the_pair_are_no_negatives() -> None:
