@@ -91,7 +91,7 @@ class ImageEncoder(TrainedModel[ReadsImages[Config]]):
         For a network with squeeze-and-excitation instead of attention, the method returns the channel weights of the
         network, and `layers` are indices of squeeze-and-excitation blocks.
 
-        layers, heads  indices of the layers and heads to return, None for all
+        layers, heads  indices of the layers and heads to return. By default, all are returned
 
             >>> vit.attend("digit.png", layers=[0])["self"][0].weights.ndim
             4
@@ -110,7 +110,10 @@ class ImageEncoder(TrainedModel[ReadsImages[Config]]):
         return weights if layers is None else weights.of(layers)
 
     def _prediction(self, image: ImageInput) -> Shares:
-        """Return the most probable labels of an image, for its attention page. Only a classifier has some."""
+        """Return the most probable labels of an image, which are shown next to its attention maps.
+
+        The result is empty for a model without a classification head.
+        """
         return ()
 
     def embed(
@@ -119,9 +122,10 @@ class ImageEncoder(TrainedModel[ReadsImages[Config]]):
     ) -> Any:  # fmt: skip
         """Return the embedding of every image (file or Pillow image), `Embedded`: a vector (D,) of unit length.
 
-        layer     index of the layer whose output is pooled; None: the last layer
-        pool      "mean" of all tokens, "first" token ([class]), or "tokens": the state of each token, (T, D), not
-                  scaled; None: the features that a classification head reads
+        layer     index of the layer whose output is pooled. By default, the last layer
+        pool      "mean" for the mean over all tokens; "first" for the first token, the class token; "tokens" for the
+                  states of all tokens, (T, D), which are not scaled. By default, the features that a classification
+                  head reads
         as_array  true: return the vectors alone, as an array (N, D), or (D,) for a single image
 
             >>> vit.embed("digit.png").vector.shape
@@ -152,9 +156,13 @@ class ImageEncoder(TrainedModel[ReadsImages[Config]]):
         self, batches: Iterable[Tensor], rows: Sequence[str], row_of: Sequence[int] | NDArray[np.int64] | None = None,
         *, title: str = "", picture: NDArray[np.uint8] | None = None,
     ) -> ChannelWeights:  # fmt: skip
-        """Return the mean channel weights of the squeeze-and-excitation blocks for each image class.
+        """Return the mean channel weights of the squeeze-and-excitation blocks over each group of images.
 
-        The images come in batches (B, C, Y, X).
+        batches  batches of images, (B, C, Y, X) each
+        rows     name of each group, such as a class
+        row_of   index of the group of each image. By default, each image is a separate group
+        title    description of the images for the figure
+        picture  single image to show next to the weights
         """
         batches_on_device = (batch.to(self.compute.device) for batch in batches)
         with self.compute.autocast():
@@ -179,7 +187,7 @@ class ImageClassifier(ImageEncoder):
 
     @property
     def labels(self) -> tuple[LabelValue, ...]:
-        """The classes, in the type of the labels in the training data."""
+        """Class names, in the type that the labels have in the training data."""
         return self.target.values
 
     @overload
@@ -197,11 +205,12 @@ class ImageClassifier(ImageEncoder):
     ) -> list[Label] | list[list[Label]]:  # fmt: skip
         """Return the labels of every image, most probable first. Images are given as files or Pillow images.
 
-        top        number of labels. None: one; for a model that predicts any number of labels, all over the threshold
-        threshold  minimum probability of a label, for such a model; None: the threshold of the training run, or 0.5
-        faults     optional dictionary that collects an error message for each image that cannot be read, by image
-                   index; the result has no labels for this image. Without the dictionary, such an image raises
-                   UserError.
+        top        number of labels to return. By default, one label; for a multi-label model, all labels above the
+                   threshold
+        threshold  minimum probability of a label, for a multi-label model. By default, the threshold of the training
+                   run, or 0.5
+        faults     dictionary to which an error message is added for each image that cannot be read, by image index. The
+                   result then has no labels for this image. By default, such an image raises UserError
 
             >>> len(vit.classify("digit.png", top=3))
             3
@@ -294,9 +303,9 @@ class ImageClassifier(ImageEncoder):
         return self.target.predictions(self._logits(images), top, threshold)
 
     def evaluate(self, data: object = None) -> EvaluationResult:
-        """Predict the labels or numbers of the images of a data set, and compare them with the true ones.
+        """Predict the labels or numbers of the images in a data set, and compare them with the correct ones.
 
-        `data` is an `ImageData`, or any data that the method `outcome` reads.
+        data  an `ImageData`, or data that the method `outcome` accepts
         """
         if not isinstance(data, ImageData):
             return self.outcome(data)
@@ -308,9 +317,9 @@ class ImageClassifier(ImageEncoder):
         return replace(self.target.evaluation(places, data, logits, metrics), image=data.image)
 
     def outcome(self, data: object = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
-        """Evaluate the model on the test data of its training run, or on `data`.
+        """Evaluate the model on the test data of its training run, or on other data.
 
-        `data` is in any image format that training reads, or a directory with a test split.
+        data  data in any image format that training reads, or a directory with a test split
         """
         return self.evaluate(
             scored_data(
@@ -323,8 +332,8 @@ class ImageClassifier(ImageEncoder):
 def preprocessing_of(loaded: directory.Loaded) -> Preprocessing:
     """Return the image preprocessing of a model directory.
 
-    If the directory has none, images are scaled to the model's size, with mean and standard deviation 0.5, as in the
-    published ViTs. A warning is logged, because other networks use other values.
+    If the directory has no preprocessor_config.json, images are scaled to the model's size, with mean and standard
+    deviation 0.5, as for the published ViTs. A warning is logged, because other networks use other values.
     """
     config = loaded.model.config
     if loaded.preprocessing is not None:

@@ -334,7 +334,7 @@ def test_final_weights_can_be_selected_by_accuracy(data: Path, tmp_path: Path) -
         ({"tuned": "last"}, {}, "tuned: no effect without a model to start from"),
         ({"scratch": True}, {}, "scratch: no effect without a model to start from"),
         ({"tokens": "words"}, {"init": "bert"}, "tokens: determined by the initial model"),
-        ({"size": 5}, {}, "size: no effect with data, only with the embedded corpus"),
+        ({"size": 5}, {}, "size: no effect with data, only with the built-in corpus"),
         ({"batch_tokens": -5}, {"dry_run": True}, "batch_tokens is -5: expected an integer from 1"),
         ({"threads": 0}, {"dry_run": True}, "threads is 0: expected an integer from 1"),
         ({}, {"out": ""}, "out is empty"),
