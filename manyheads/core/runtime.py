@@ -47,6 +47,7 @@ class ComputeConfig:
 
     Two runs with the same configuration are bit-identical.
 
+    device     "cpu", "cuda", or a GPU by its number, such as "cuda:1"
     precision  "float32", or "bf16": autocast of the matrix products to bfloat16, while weights stay float32. A loaded
                model also accepts "int8" and "auto" (see `manyheads.inference`).
     threads    number of PyTorch threads on the CPU. By default, the current setting of the process
@@ -60,6 +61,11 @@ class ComputeConfig:
     matmul: str
     compiled: bool
 
+    @property
+    def device_type(self) -> str:
+        """Return "cpu" or "cuda"."""
+        return self.device.partition(":")[0]
+
     @contextlib.contextmanager
     def settings(self) -> Iterator[None]:
         """Apply the number of threads and the float32 kernels during the `with` block, then restore the old settings.
@@ -71,7 +77,7 @@ class ComputeConfig:
             threads, _, tf32 = before = _current_settings()
             _original_settings.append(_original_settings[0] if _original_settings else before)
             _apply_settings(
-                self.threads or threads, self.matmul, self.matmul != "highest" if self.device == "cuda" else tf32
+                self.threads or threads, self.matmul, self.matmul != "highest" if self.device_type == "cuda" else tf32
             )
         try:
             yield
@@ -86,7 +92,7 @@ class ComputeConfig:
 
         Every forward pass runs in this context.
         """
-        with self.settings(), torch.autocast(self.device, torch.bfloat16, enabled=self.precision == "bf16"):
+        with self.settings(), torch.autocast(self.device_type, torch.bfloat16, enabled=self.precision == "bf16"):
             yield
 
     def compile(self, function: Callable[..., R]) -> Callable[..., R]:
@@ -201,6 +207,14 @@ def _check_compiler() -> None:
         )
 
 
+def check_device(device: str) -> None:
+    """Raise UserError if this machine lacks the device."""
+    gpus = ["cuda", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+    known = ["cpu", *(gpus if torch.cuda.is_available() else [])]
+    if device not in known:
+        raise UserError(f"device is {device!r}: expected {' or '.join(known)} on this machine")
+
+
 def _matmul(device: str, precision: Precision) -> str:
     """Return the fastest setting of torch's float32 matmul precision that still rounds as float32 does.
 
@@ -209,7 +223,7 @@ def _matmul(device: str, precision: Precision) -> str:
     """
     if device == "cpu" and torch.cpu._is_avx512_supported() and not torch.cpu._is_amx_tile_supported():
         return "medium"
-    return "high" if device == "cuda" and precision == "bf16" else "highest"
+    return "high" if device.startswith("cuda") and precision == "bf16" else "highest"
 
 
 def _current_settings() -> tuple[int, str, bool]:

@@ -67,7 +67,7 @@ def compile_model(model: M, compute: ComputeConfig) -> CompiledModel[M]:
     bf16 and float32 whose error is at most its value in `BOUNDS`.
     """
     check(compute)
-    if compute.device == "cuda":
+    if compute.device_type == "cuda":
         return compile_for_gpu(model, compute)
     if not _can_fuse(compute) or not any(parameter.dtype == torch.float32 for parameter in model.parameters()):
         return CompiledModel(model, _plain_precision(compute))

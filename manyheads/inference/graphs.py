@@ -44,8 +44,13 @@ def compile_for_gpu(model: M, compute: ComputeConfig) -> CompiledModel[M]:
     module = convert(model, _in_bf16) if compute.precision == "bf16" else model
     parts = dict(module.named_children())
     positions = parts.get("positions")
-    # Do not record a model with expert layers: the shapes of their tensors depend on the tokens.
-    if type(parts.get("decoder")) is Stack and isinstance(positions, PositionTable) and not expert_layers(module):
+    # A graph is recorded on the current GPU. The shapes of the tensors of experts depend on the tokens, so no graph can
+    # be recorded for them.
+    number = torch.device(compute.device).index
+    elsewhere = number is not None and number != torch.cuda.current_device()
+    if elsewhere or expert_layers(module):
+        return CompiledModel(module, compute)
+    if type(parts.get("decoder")) is Stack and isinstance(positions, PositionTable):
         return RecordedModel(module, compute, positions.length)
     return CompiledModel(module, compute)
 
@@ -135,11 +140,11 @@ class _Recording:
         def run() -> Tensor:
             # Disable the cache of converted weights in autocast: the recording would use its memory after it is freed.
             bf16 = compute.precision == "bf16"
-            with torch.autocast(compute.device, torch.bfloat16, enabled=bf16, cache_enabled=False):
+            with torch.autocast(compute.device_type, torch.bfloat16, enabled=bf16, cache_enabled=False):
                 return step(self._tokens, copy.copy(self._fixed))
 
         self._run = run
-        if compute.device == "cuda":
+        if compute.device_type == "cuda":
             self._fixed.follow(cache)
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())

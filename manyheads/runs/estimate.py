@@ -89,7 +89,7 @@ def _memory(model: Model[Config], config: RunConfig, compute: ComputeConfig) -> 
 
     def activations(rows: int) -> int:
         return simulate(
-            model, rows, lengths, machine, precision=compute.precision, fused=compute.device == "cuda",
+            model, rows, lengths, machine, precision=compute.precision, fused=compute.device_type == "cuda",
             checkpointing=config.training.checkpointing,
         ).activations  # fmt: skip
 

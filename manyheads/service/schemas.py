@@ -298,9 +298,14 @@ class FillRequest(Body):
 
 
 class AnswerRequest(Body):
+    """Question with its context, or a list of questions with a list of their contexts or one context for all.
+
+    For a list, the results have a list of answers for each question.
+    """
+
     model: ModelName = None
-    question: str
-    context: str
+    question: str | Texts
+    context: str | Texts
     nbest: Annotated[int, Field(ge=1, le=100)] = 1
     max_answer: Annotated[int, Field(ge=1, le=1000)] = 30
     null_threshold: Annotated[float | None, Field(ge=-1e9, le=1e9)] = None

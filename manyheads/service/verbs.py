@@ -141,10 +141,19 @@ async def fill(service: Service, payload: schemas.FillRequest, request: Request)
 async def answer(service: Service, payload: schemas.AnswerRequest, request: Request) -> Reply:
     served = service.registry.of(payload.model, "answer")
     options = {"nbest": payload.nbest, "max_answer": payload.max_answer, "null_threshold": payload.null_threshold}
-    try:
-        served.predictor.check_question(payload.question)
-    except UserError as error:
-        raise Refused(400, str(error), field="question", code="invalid_value") from None
-    pair = (payload.question, payload.context)
-    (predictions,) = await service.compute(request, served, served.predictor.answer, [pair], "context", **options)
-    return schemas.Results(model=served.name, results=[prediction._asdict() for prediction in predictions])
+    single = isinstance(payload.question, str)
+    questions = [payload.question] if isinstance(payload.question, str) else payload.question
+    contexts = [payload.context] * len(questions) if isinstance(payload.context, str) else payload.context
+    if len(contexts) != len(questions):
+        fault = f"found {len(contexts)} for {len(questions)} questions: expected one for each, or one string for all"
+        raise Refused(400, fault, field="context")
+    for index, question in enumerate(questions):
+        try:
+            served.predictor.check_question(question)
+        except UserError as error:
+            field = "question" if single else f"question.{index}"
+            raise Refused(400, str(error), field=field, code="invalid_value") from None
+    pairs = list(zip(questions, contexts, strict=True))
+    predictions = await service.compute(request, served, served.predictor.answer, pairs, "context", **options)
+    results = [[found._asdict() for found in ranked] for ranked in predictions]
+    return schemas.Results(model=served.name, results=results[0] if single else results)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,9 +17,12 @@ from torch import Tensor
 from manyheads.calls import checked_methods, shown
 from manyheads.core.config import TargetKind
 from manyheads.data.readers.splits import Data
+from manyheads.data.readers.tables import is_table
+from manyheads.data.table_writer import Layout, has_bytes, schema_of, table_writer
 from manyheads.errors import UserError
 from manyheads.files import JsonObject, replacing
 from manyheads.runs.result import metrics_html
+from manyheads.tasks.tables import check_added, rows_at
 from manyheads.training.record import Metrics, add_own_run, is_own_run
 from manyheads.training.run_directory import run_record
 
@@ -76,6 +78,16 @@ class Counts(NamedTuple):
         }  # fmt: skip
 
 
+class Located(Protocol):
+    """Data set whose items have a location: a line of a file, or a place such as the path of an image."""
+
+    @property
+    def file(self) -> Path | None: ...
+    @property
+    def lines(self) -> Sequence[int]: ...
+    def place(self, index: int, /) -> str: ...
+
+
 @checked_methods
 @dataclass(frozen=True)
 class EvaluationResult:
@@ -91,6 +103,7 @@ class EvaluationResult:
                  probabilities of the missed and of the wrongly predicted labels
     measure      name of the confidences
     image        function that returns the image of an item, if the items are images
+    data         data set that contains the items; None if it is unknown
     """
 
     # name of the values that the method `ranks` returns; an empty string means that the name is `unit`
@@ -105,6 +118,7 @@ class EvaluationResult:
     confidences: Sequence[float | str] = field(default_factory=list, kw_only=True)
     measure: str = field(default="probability", kw_only=True)
     image: Callable[[int], Image.Image] | None = field(default=None, kw_only=True, compare=False)
+    data: Located | None = field(default=None, kw_only=True, compare=False)
 
     def __repr__(self) -> str:
         scores = ", ".join(f"{name} {value:.4f}" for name, value in values(self.metrics).items())
@@ -120,19 +134,55 @@ class EvaluationResult:
         return sorted(wrong, key=lambda row: (self.quality[row[0]], -row[4] if isinstance(row[4], float) else 0))
 
     def save_errors(self, path: str | Path) -> None:
-        """Write the wrong predictions to a table (.csv), or the first wrongly classified images to a picture (.png)."""
+        """Write the wrong predictions to a table, or the first wrongly classified images to a picture (.png).
+
+        The table is a .csv, .tsv, .jsonl or .parquet file. It has the number of each row, from 1, all its columns
+        except files as bytes, the truth, the prediction and its probability.
+        """
         from manyheads.analysis.figures.confusion import draw_sheet
 
         errors = self.errors()
-        if Path(path).suffix.lower() == ".csv":
-            with replacing(Path(path)) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-                csv.writer(file).writerows([("input", "truth", "prediction", self.measure), *(e[1:] for e in errors)])
-            return
+        if Path(path).suffix.lower() != ".png":
+            return self._save_table(Path(path), errors)
         assert self.image is not None
         pictures = [
             (self.image(e[0]), f"{e[2] or NO_LABEL} as {e[3] or NO_LABEL}, {e[4]}") for e in errors[:MAX_PICTURES]
         ]
         draw_sheet(path, pictures)
+
+    def _save_table(self, path: Path, errors: Sequence[tuple[int, str, str, str, float | str]]) -> None:
+        places = self._places([error[0] for error in errors])
+        rows: list[JsonObject] = []
+        for place, (index, _, truth, output, _) in zip(places, errors, strict=True):
+            rows.append({**place, "truth": truth or NO_LABEL, "prediction": output or NO_LABEL, **self._scores(index)})
+        columns = list(dict.fromkeys(name for row in rows for name in row)) or ["truth", "prediction", self.measure]
+        suffix = path.suffix.lower()
+        schema = schema_of(rows) if suffix == ".parquet" else None
+        with replacing(path) as temporary, table_writer(temporary, suffix, Layout(columns, {}, schema)) as write:
+            write(rows)
+
+    def _scores(self, index: int) -> JsonObject:
+        """Return the confidences of an item, by the names of their columns in a table."""
+        return {self.measure: self.confidences[index]}
+
+    def _places(self, indices: Sequence[int]) -> list[JsonObject]:
+        """Return the row of the data for each item: of a table, of data in memory, or a file of a folder."""
+        file = None if self.data is None else self.data.file
+        if self.data is None or file is None or file.is_dir() or not self.data.lines:
+            return [self._file_of(index, file) for index in indices]
+        lines = [self.data.lines[index] for index in indices]
+        if not (file.is_file() and is_table(file)):
+            return [{"row": line, "input": self.inputs[i]} for i, line in zip(indices, lines, strict=True)]
+        found, added = rows_at(file, lines), ["row", "truth", "prediction", *self._scores(0)]
+        check_added(file, {name for _, cells in found.values() for name in cells}, added)
+        plain = ({name: cell for name, cell in found[line][1].items() if not has_bytes(cell)} for line in lines)
+        return [{"row": found[line][0], **cells} for line, cells in zip(lines, plain, strict=True)]
+
+    def _file_of(self, index: int, folder: Path | None) -> JsonObject:
+        """Return the file of an item, relative to the folder of the data, and the item itself if it is a text."""
+        place = Path(self.inputs[index] if self.data is None else self.data.place(index))
+        file = {"file": str(place.relative_to(folder))} if folder and place.is_relative_to(folder) else {}
+        return file if file and self.image is not None else {**file, "input": self.inputs[index]}
 
     @property
     def ranks(self) -> list[float]:
@@ -197,6 +247,10 @@ class LabelEvaluation(EvaluationResult):
     @property
     def ranks(self) -> list[float]:
         return self.probabilities
+
+    def _scores(self, index: int) -> JsonObject:
+        truth = {"truth_probability": round(self.probabilities[index], 4)} if self.kind == "classes" else {}
+        return {**super()._scores(index), **truth}
 
     def by_label(self) -> list[JsonObject]:
         """Return the item count, precision, recall and F1 of each label, as one dictionary per label.

@@ -24,7 +24,7 @@ from manyheads.errors import UserError, shown
 from manyheads.files import JsonMapping
 from manyheads.interop.labels import LabelValue, typed_labels
 from manyheads.runs.recipe import TargetConfig
-from manyheads.tasks.evaluation import EvaluationResult, LabelEvaluation
+from manyheads.tasks.evaluation import EvaluationResult, LabelEvaluation, Located
 from manyheads.training.loss import upcast
 from manyheads.training.objective import Better
 from manyheads.training.record import Metrics
@@ -36,7 +36,7 @@ _METRICS: dict[TargetKind, dict[str, Better]] = {
 }
 
 
-class LabeledItems(Protocol):
+class LabeledItems(Located, Protocol):
     """Data set of items with labels, such as `Labeled` and `ImageData`."""
 
     @property
@@ -45,7 +45,6 @@ class LabeledItems(Protocol):
     def target(self) -> TargetKind: ...
     @property
     def label_type(self) -> str: ...
-    def place(self, index: int, /) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -216,15 +215,17 @@ class Target:
         metrics  metrics over all items, such as the result of `measure`
         """
         if self.kind == "classes":
-            return LabelEvaluation.of(inputs, data.labels, self.labels, logits.log_softmax(-1), metrics)
-        truth, found = self.truth(data), self.predictions(logits)
+            found = LabelEvaluation.of(inputs, data.labels, self.labels, logits.log_softmax(-1), metrics)
+            return replace(found, data=data)
+        truth, predicted = self.truth(data), self.predictions(logits)
         if self.kind == "regression":
             errors = (logits[:, 0] - truth).abs().tolist()
             return EvaluationResult(
-                inputs, [f"{number:.4f}" for number in found], list(data.labels), [-error for error in errors], metrics,
-                unit="negative absolute error", confidences=[round(error, 4) for error in errors], measure="error",
+                inputs, [f"{number:.4f}" for number in predicted], list(data.labels), [-error for error in errors],
+                metrics, unit="negative absolute error", confidences=[round(error, 4) for error in errors],
+                measure="error", data=data,
             )  # fmt: skip
-        outputs = [SEPARATOR.join(sorted(map(str, labels))) for labels in found if isinstance(labels, list)]
+        outputs = [SEPARATOR.join(sorted(map(str, labels))) for labels in predicted if isinstance(labels, list)]
         references = [SEPARATOR.join(sorted(labels)) for labels in label_sets(data.labels, data.target)]
         sure = (1 - (truth - logits.sigmoid()).abs()).mean(1).tolist()
         over = (logits.sigmoid() >= self.threshold).float()
@@ -237,8 +238,13 @@ class Target:
         quality = torch.where(total > 0, 2 * (truth * over).sum(1) / total.clamp(min=1), 1.0).tolist()
         return LabelEvaluation(
             inputs, outputs, references, quality, metrics, sure, self.kind, unit="F1 of the labels of an item",
-            confidences=wrong,
+            confidences=wrong, data=data,
         )  # fmt: skip
+
+    def probabilities(self, logits: Tensor) -> NDArray[np.float32]:
+        """Return the probability of each label, (N, L), from logits (N, L)."""
+        probabilities = logits.sigmoid() if self.kind == "multi-label" else logits.softmax(-1)
+        return probabilities.numpy()
 
     def check(self, top: int | None, threshold: float | None) -> None:
         """Raise UserError for invalid options of `predictions`, and for options that have no effect."""

@@ -94,7 +94,7 @@ class _Replicated(ParallelStrategy):
         # Buffers need no broadcast, because they are equal on all ranks. A parameter that a batch does not use gets no
         # gradient, as in a single process.
         self._model = nn.parallel.DistributedDataParallel(
-            _CallModule(model), device_ids=[torch.cuda.current_device()] if compute.device == "cuda" else None,
+            _CallModule(model), device_ids=[torch.cuda.current_device()] if compute.device_type == "cuda" else None,
             forward_sync_buffers=False, find_unused_parameters=True,
         )  # fmt: skip
 
@@ -126,7 +126,7 @@ class _Sharded(ParallelStrategy):
 
         self._ranks, self._unwrapped = ranks, model
         self._norms = _synchronize_norms(model)
-        mesh = init_device_mesh(compute.device, (ranks.world,))
+        mesh = init_device_mesh(compute.device_type, (ranks.world,))
         narrow = torch.bfloat16 if compute.precision == "bf16" else None
         policy = MixedPrecisionPolicy(
             param_dtype=narrow, reduce_dtype=torch.float32 if narrow else None, cast_forward_inputs=False

@@ -122,7 +122,7 @@ def client(running: Running, **more: Any) -> httpx2.Client:
     return httpx2.Client(base_url=running.url, timeout=120, **more)
 
 
-def asked_of(service: Service, scene: Callable[[Ask], Any]) -> Any:
+def asked_of(service: Service, scene: Callable[[Ask], Any], path: str = "/classify") -> Any:
     """Run a scene with an ASGI client of the service in this process, stop the service, and return the scene's
     result.
     """
@@ -130,7 +130,7 @@ def asked_of(service: Service, scene: Callable[[Ask], Any]) -> Any:
     async def play() -> Any:
         transport = httpx2.ASGITransport(application(service))
         async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as http:
-            return await scene(lambda **body: http.post("/classify", json=body))
+            return await scene(lambda **body: http.post(path, json=body))
 
     try:
         return asyncio.run(play())

@@ -36,6 +36,7 @@ from manyheads.data.images.tar import Sample, samples
 from manyheads.data.readers.compressed import format_suffix
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.roles import NUMBERED, class_folders_in, folders_in, split_folders, splits_among, visible
+from manyheads.data.readers.rows import Cells, Row
 from manyheads.data.readers.splits import Splits, folder_of, lines_of, parts_of
 from manyheads.data.readers.tables import TABLES, is_table, table
 from manyheads.data.sources.source import HUB
@@ -43,7 +44,7 @@ from manyheads.errors import UserError, extra
 
 PICTURES = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 _MAX_IDX_BYTES = 2**31  # maximum number of bytes of decoded pixels
-_IMAGES = ("image", "img", "bytes", "path", "file_name")
+IMAGES = ("image", "img", "bytes", "path", "file_name")
 _FILES = (*TABLES, ".tar")
 _FORMS = f"a folder with one subfolder per class, a {', '.join(_FILES)} or IDX file (...-images-idx3-ubyte)"
 
@@ -52,12 +53,23 @@ _FORMS = f"a folder with one subfolder per class, a {', '.join(_FILES)} or IDX f
 class Columns:
     """Names of the image column and the label column in a table.
 
-    image  name of the image column. By default, `image`, `img`, `bytes`, `path` or `file_name`
-    label  name of the label column. By default, `label`
+    image   name of the image column. By default, `image`, `img`, `bytes`, `path` or `file_name`
+    label   name of the label column. By default, `label`
+    folder  folder of the images, relative to the folder of the table. By default, the folder of the table
+    suffix  text that is added to each file name in the table, such as .jpg
     """
 
     image: str | None = None
     label: str | None = None
+    folder: str | None = None
+    suffix: str | None = None
+
+    def sample(self, row: Row[Cells], image: str, label: object, *, images: bool = True) -> Sample:
+        """Return the image in the column `image` of a row of a table. The sample gets the label `label`."""
+        value, folder = row.cells.get(image), Path(row.file).parent / (self.folder or "")
+        if self.suffix and isinstance(value, str | int) and value != "":
+            value = f"{value}{self.suffix}"
+        return _from_cell(row.place, value, label, folder, images)._replace(number=row.number)
 
 
 def labeled_samples(
@@ -212,7 +224,7 @@ def _select_columns(columns: Columns, names: Iterable[str]) -> tuple[str, str] |
 
     Return the names of the image column and the label column, or the name of a missing column.
     """
-    image = columns.image or next((name for name in _IMAGES if name in names), "image")
+    image = columns.image or next((name for name in IMAGES if name in names), "image")
     label = columns.label or "label"
     return next((name for name in (image, label) if name not in names), "") or (image, label)
 
@@ -221,14 +233,14 @@ def _table(file: Path | Rows, columns: Columns, images: bool) -> Iterator[Sample
     if isinstance(file, Path) and file.stat().st_size == 0:  # A file without rows is valid.
         return
     label, form = columns.label or "label", format_suffix(Path(file))
-    column_names = [label, *((columns.image,) if columns.image else _IMAGES)] if images else [label]
+    column_names = [label, *((columns.image,) if columns.image else IMAGES)] if images else [label]
     for row in table(file, columns=column_names):
         selected = _select_columns(columns, row.cells) if images or form != ".parquet" else ("", label)
         if row.fault:
             yield _faulty(row.place, row.fault, row.hint)
         elif not isinstance(selected, str):
             image, label = selected
-            yield _from_cell(row.place, row.cells.get(image), row.cells.get(label), Path(file).parent, images)
+            yield columns.sample(row, image, row.cells.get(label), images=images)
         elif form == ".jsonl":
             yield _faulty(row.place, f"the object has no {selected!r}", 'write {"image": PATH, "label": NAME}')
         else:

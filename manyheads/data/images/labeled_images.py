@@ -132,7 +132,8 @@ def read_images(
     label_type = common_type(found.types, names)
     names = _class_names(names, [item.label for item in items], target, path)
     file = None if str(path).startswith(HUB) else Path(path)
-    return ImageData(items, names, found.notes, target, label_type, file=file, skips=found.counts())
+    lines = found.lines if all(found.lines) else []
+    return ImageData(items, names, found.notes, target, label_type, file=file, lines=lines, skips=found.counts())
 
 
 class _Collector:
@@ -148,7 +149,7 @@ class _Collector:
         self._path, self._skip, self._scratch, self._known = path, skip, scratch, known
         self._items, self._skips, self._checks = list[Item](), dict[str, list[str]](), list[checking.Check]()
         self._encoded, self._decoded, self._pixels = Store(scratch), Store(scratch), list[Stored]()
-        self.notes, self.types = list[str](), set[type]()
+        self.notes, self.types, self.lines = list[str](), set[type](), list[int]()
 
     def add(self, sample: Sample, check: checking.Check | BadRow) -> None:
         """Add an image, or skip it. Raises UserError for a fault if faulty images are not to be skipped."""
@@ -162,6 +163,7 @@ class _Collector:
         assert sample.source is not None
         source = sample.source if isinstance(sample.source, Path | Member) else self._encoded.add(sample.source)
         self._items.append(Item(source, str(sample.label), *check[:3], sample.place))
+        self.lines.append(sample.number)
         self.notes += [f"{sample.place}: {note}" for note in check.notes]
 
     def save(self) -> None:

@@ -55,6 +55,7 @@ class Sample(NamedTuple):
     source: bytes | Path | Member | NDArray[np.uint8] | None = None
     label: object = None
     fault: BadRow | None = None
+    number: int = 0  # line number of the image in a table; 0: the image is not in a table
 
 
 class _File(NamedTuple):

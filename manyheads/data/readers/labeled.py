@@ -34,7 +34,7 @@ _PAIRS = (
     ("sentence1", "sentence2"), ("text", "text_pair"), ("premise", "hypothesis"), ("question1", "question2"),
     ("#1 String", "#2 String"),
 )  # fmt: skip
-_TEXTS = ("text", "sentence")
+TEXTS = ("text", "sentence")
 LABELS = ("label", "Quality")
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
 SCORES = "to predict a number, set target=regression; or select another column with columns.label=NAME"
@@ -295,6 +295,14 @@ def with_labels(data: D, known: Collection[str], *, skip_bad_lines: bool = False
     return data.keep(kept, "labels not in the training data")
 
 
+def text_columns(columns: Columns, available: Collection[str]) -> tuple[str | None, str | None]:
+    """Return the names of the text column and the second text column; None for a column that is not found."""
+    if columns.text is not None or columns.pair is not None:
+        return columns.text, columns.pair
+    pairs = [names for names in _PAIRS if set(names) <= set(available)]
+    return pairs[0] if pairs else (next((name for name in TEXTS if name in available), None), None)
+
+
 def _choose(columns: Columns, row: Row[Cells]) -> tuple[str, str | None, str]:
     """Find the columns of a table.
 
@@ -304,11 +312,7 @@ def _choose(columns: Columns, row: Row[Cells]) -> tuple[str, str | None, str]:
     for name in (columns.text, columns.pair, columns.label):
         if name is not None and name not in available:
             raise UserError(f"{row.place}: expected a column {name!r}, found {', '.join(map(repr, available))}")
-    text, pair = columns.text, columns.pair
-    if text is None and pair is None:
-        pairs = [names for names in _PAIRS if set(names) <= set(available)]
-        singles = [name for name in _TEXTS if name in available]
-        text, pair = pairs[0] if pairs else (singles[0] if singles else None, None)
+    text, pair = text_columns(columns, available)
     label = columns.label or next((name for name in LABELS if name in available), None)
     if text is None or label is None:
         missing = "the text (`text`, `sentence`, or pairs as `sentence1`, `sentence2`)" if text is None else "`label`"

@@ -266,7 +266,7 @@ def _tab_lines(file: Path) -> Iterator[tuple[int, list[str] | Fault]]:
     for number, line in enumerate(lines(file), 1):
         if line is None or "\0" in line:
             yield number, UTF8 if line is None else NUL
-        elif line.strip():
+        elif line.strip() or "\t" in line:  # a row of empty cells is no blank line
             yield number, line.split("\t")
 
 

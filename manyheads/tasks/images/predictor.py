@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar, overload
+from typing import Any, ClassVar, overload
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ from manyheads.errors import UserError
 from manyheads.interop.labels import LabelValue
 from manyheads.models.adapt import adapt
 from manyheads.models.vit import ViT
-from manyheads.tasks.embedding import Embedded, Pool, embed_pixels
+from manyheads.tasks.embedding import Embedded, Pool, embed_pixels, vectors_of
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.images.objective import EVALUATION_BATCH, evaluation_loader, image_logits, image_metrics
 from manyheads.tasks.inputs import Column, rows_of
@@ -47,8 +47,9 @@ logger = logging.getLogger(__name__)
 
 # Upper limits for values in config.json. The image size cannot be checked against the shapes of the weights.
 MAX_SIDE, MAX_PATCHES = 4096, 2**16
-FILES = {str: "a file name", Path: "a path", Image.Image: "a Pillow image"}  # types of an image, see `rows_of`
-ImageInput = str | Path | Image.Image
+# types of an image, see `rows_of`
+FILES = {str: "a file name", Path: "a path", bytes: "the bytes of a file", Image.Image: "a Pillow image"}
+ImageInput = str | Path | bytes | Image.Image
 Images = list[ImageInput] | list[str] | list[Path] | tuple[ImageInput, ...] | Iterator[ImageInput] | Column
 
 
@@ -116,21 +117,23 @@ class ImageEncoder(TrainedModel[ReadsImages[Config]]):
         return ()
 
     def embed(
-        self, images: ImageInput | Images, *, layer: int | None = None, pool: Pool | None = None
-    ) -> Embedded | list[Embedded]:
+        self, images: ImageInput | Images, *, layer: int | None = None, pool: Pool | None = None,
+        as_array: bool = False,
+    ) -> Any:  # fmt: skip
         """Return the embedding of every image (file or Pillow image), `Embedded`: a vector (D,) of unit length.
 
-        layer  index of the layer whose output is pooled. By default, the last layer
-        pool   "mean" for the mean over all tokens; "first" for the first token, the class token; "tokens" for the
-               states of all tokens, (T, D), which are not scaled. By default, the features that a classification head
-               reads
+        layer     index of the layer whose output is pooled. By default, the last layer
+        pool      "mean" for the mean over all tokens; "first" for the first token, the class token; "tokens" for the
+                  states of all tokens, (T, D), which are not scaled. By default, the features that a classification
+                  head reads
+        as_array  true: return the vectors alone, as an array (N, D), or (D,) for a single image
 
             >>> vit.embed("digit.png").vector.shape
             (16,)
         """
         items, single = rows_of(images, "image", FILES)
         found = self.embed_arrays((self.preprocessing.array(_open_plain(item)) for item in items), layer, pool)
-        return found[0] if single else found
+        return vectors_of(found, single, as_array)
 
     def embed_arrays(
         self, arrays: Iterable[NDArray[np.float32]], layer: int | None = None, pool: Pool | None = None
@@ -243,9 +246,29 @@ class ImageClassifier(ImageEncoder):
         """Return a prediction for every image, and True for a single image."""
         self.target.check(top, threshold)
         items, single = rows_of(images, "image", FILES)
-        results: list[Prediction] = [math.nan if self.target.kind == "regression" else [] for _ in items]
+        none: Prediction = math.nan if self.target.kind == "regression" else []
+        rows = self._rows_of_logits(items, faults)
+        valid = [row for row in rows if row is not None]
+        found = iter(self.target.predictions(torch.stack(valid), top, threshold) if valid else [])
+        return [none if row is None else next(found) for row in rows], single
 
-        def predict_group(first: int) -> tuple[dict[int, Prediction], dict[int, str]]:
+    def predict_proba(self, images: ImageInput | Images) -> NDArray[np.float32]:
+        """Return the probability of each of `labels` for every image, (N, L), or (L,) for a single image.
+
+        >>> vit.predict_proba(["digit.png"]).shape == (1, len(vit.labels))
+        True
+        """
+        self.target.expect("labels", self.path)
+        items, single = rows_of(images, "image", FILES)
+        rows = [row for row in self._rows_of_logits(items, None) if row is not None]
+        probabilities = self.target.probabilities(torch.stack(rows) if rows else torch.empty(0, len(self.labels)))
+        return probabilities[0] if single else probabilities
+
+    def _rows_of_logits(self, items: Sequence[ImageInput], faults: dict[int, str] | None) -> list[Tensor | None]:
+        """Return the logits (L,) of every image; None for an image whose error message is added to `faults`."""
+        rows: list[Tensor | None] = [None for _ in items]
+
+        def compute_group(first: int) -> tuple[dict[int, Tensor], dict[int, str]]:
             # preprocessed images (C, Y, X), and error messages of the images that cannot be read, both by image index
             arrays, errors = {}, {}
             for i, image in enumerate(items[first : first + EVALUATION_BATCH], first):
@@ -255,15 +278,21 @@ class ImageClassifier(ImageEncoder):
                     if faults is None:
                         raise
                     errors[i] = str(error)
-            found = self.classify_arrays(list(arrays.values()), top=top, threshold=threshold) if arrays else []
-            return dict(zip(arrays, found, strict=True)), errors
+            logits: Iterable[Tensor] = self._logits(list(arrays.values())) if arrays else []
+            return dict(zip(arrays, logits, strict=True)), errors
 
-        for found, errors in distributed_map(range(0, len(items), EVALUATION_BATCH), predict_group):
-            for i, prediction in found.items():
-                results[i] = prediction
+        for group, errors in distributed_map(range(0, len(items), EVALUATION_BATCH), compute_group):
+            for i, row in group.items():
+                rows[i] = row
             if faults is not None:
                 faults |= errors
-        return results, single
+        return rows
+
+    def _logits(self, arrays: Sequence[NDArray[np.float32]]) -> Tensor:
+        """Return the logits (B, L) of a batch of preprocessed images."""
+        model, batch = self.compiled, self._batch(arrays)
+        with torch.inference_mode(), model.compute.autocast():
+            return model(batch.to(model.compute.device)).float().cpu()
 
     def classify_arrays(
         self, arrays: Sequence[NDArray[np.float32]], *, top: int | None = None, threshold: float | None = None
@@ -271,10 +300,7 @@ class ImageClassifier(ImageEncoder):
         """Return the predictions for a batch of images (C, Y, X), which were preprocessed by `preprocessing.array`."""
         if not (images := list(arrays)):
             return []
-        model, batch = self.compiled, self._batch(images)
-        with torch.inference_mode(), model.compute.autocast():
-            logits = model(batch.to(model.compute.device)).float().cpu()  # (B, L)
-        return self.target.predictions(logits, top, threshold)
+        return self.target.predictions(self._logits(images), top, threshold)
 
     def evaluate(self, data: object = None) -> EvaluationResult:
         """Predict the labels or numbers of the images in a data set, and compare them with the correct ones.
@@ -351,7 +377,7 @@ def _resize_positions(model: ReadsImages[Config], size: int) -> ReadsImages[Conf
     return adapt(model, image_size=size)[0]
 
 
-def _open_plain(image: str | Path | Image.Image) -> Image.Image:
+def _open_plain(image: ImageInput) -> Image.Image:
     """Convert an image file or a Pillow image to an upright image in RGB or grayscale."""
     if isinstance(image, Image.Image):
         return plain_image(image)

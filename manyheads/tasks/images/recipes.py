@@ -25,7 +25,8 @@ class ImageConfig(TargetConfig):
 
     data          path of a folder of class folders, of a table, of IDX or tar files, or of a directory of splits. With
                   none, the handwritten digits of scikit-learn are used
-    columns       names of the columns of a table: columns.image and columns.label
+    columns       names of the columns of a table: columns.image and columns.label. With columns.folder and
+                  columns.suffix, the table may contain parts of file names
     items         number of training images, sampled with the seed. With none, all images are used
     preset        name of the model preset, such as vit/ti16 or resnet/18-small; `model` overrides its fields
     model         overrides fields of the preset, such as model.layers=6

@@ -207,7 +207,7 @@ def test_other_test_data_may_have_other_columns(bert: Path, tmp_path: Path, caps
     assert cli.main([*command[:2], "--data", str(tmp_path / "numbers.csv")]) == 0
     assert "using numeric labels as indices of label names: 0 for a" in capsys.readouterr().err
     assert cli.main([*command, "--columns", "words=review"]) == 2
-    assert "expected text=NAME,label=NAME" in capsys.readouterr().err
+    assert "unknown column 'words': valid are text, label, pair" in capsys.readouterr().err
     with pytest.raises(ValueError, match="text 1 is a tuple: expected a string"):
         manyheads.load(tmp_path / "foreign").classify([(GOOD, BAD)])
 
