@@ -27,8 +27,8 @@ def add(verbs: Verbs) -> None:
         Option("--confusion", "FILE.png|-", "draw the confusion matrix; -: print it as a table"),
         Option("--errors", "FILE.csv|.png", "write the wrong predictions as a table, or the wrong images as a sheet",
                Path),
-        Flag("--truncate", "shorten texts that exceed the classifier's maximum length"),
-        columns_option("columns of --data", "text", "label", "pair"),
+        Flag("--truncate", "shorten texts that exceed the maximum length of a classifier or an encoder"),
+        columns_option("columns of --data", "text", "label", "pair", "negative", "score"),
         ensemble(), PRECISION, PROCESSES,
         example="manyheads evaluate runs/translation --data test.tsv",
     )  # fmt: skip
@@ -40,10 +40,15 @@ def _evaluate(options: argparse.Namespace) -> None:
     more: JsonObject = {"truncate": True} if options.truncate else {}
     if options.columns is not None:
         from manyheads.data.readers.labeled import Columns
+        from manyheads.data.readers.text_pairs import PairColumns
 
-        more["columns"] = Columns(**options.columns)
-    if more and ("classify" not in model.verbs or model.reads != "texts"):
-        raise UserError(f"{options.model}: --{next(iter(more))} applies to text classifiers")
+        kind = Columns if "classify" in model.verbs else PairColumns
+        if unknown := options.columns.keys() - vars(kind()).keys():
+            expected = ", ".join(vars(kind()))
+            raise UserError(f"--columns {', '.join(sorted(unknown))}: expected some of {expected} for this model")
+        more["columns"] = kind(**options.columns)
+    if more and "rerank" not in model.verbs:
+        raise UserError(f"{options.model}: --{next(iter(more))} applies to text classifiers and encoders")
     reports = model.reports
     for report in ("by_label", "confusion", "errors"):
         if vars(options)[report] and report not in reports:

@@ -47,12 +47,12 @@ def cell_fault(cells: Cells, suffix: str) -> str:
         if suffix == ".tsv" and any(mark in name for mark in _BREAKS):
             return f"the name {name!r} has a tab or line break, which a .tsv file cannot store: rename the column"
         if suffix != ".parquet" and has_bytes(cell):
-            return f"the column {name!r} has bytes, which a {suffix} file cannot store: give --output a .parquet file"
+            return f"the column {name!r} has bytes, which a {suffix} file cannot store: choose a .parquet file"
         if isinstance(cell, str):
             if suffix == ".tsv" and any(mark in cell for mark in _BREAKS):
-                return f"{name!r} has a tab or line break, which a .tsv file cannot store: give --output a .csv file"
+                return f"{name!r} has a tab or line break, which a .tsv file cannot store: choose a .csv file"
             if suffix != ".jsonl" and lone_surrogate(cell):
-                return f"{name!r} has a character that is not valid UTF-8: give --output a .jsonl file"
+                return f"{name!r} has a character that is not valid UTF-8: choose a .jsonl file"
     return ""
 
 
@@ -87,8 +87,10 @@ def table_writer(file: Path, suffix: str, layout: Layout) -> Iterator[Write]:
         yield write_text
 
 
-def schema_of(rows: Sequence[Cells], earlier: pyarrow.Schema | None = None) -> pyarrow.Schema:
+def schema_of(place: Path, rows: Sequence[Cells], earlier: pyarrow.Schema | None = None) -> pyarrow.Schema:
     """Return the types of Parquet columns for rows of Python values, united with the types of earlier rows.
+
+    place  file for error messages
 
     Raises UserError for a column with values of several types.
     """
@@ -102,8 +104,8 @@ def schema_of(rows: Sequence[Cells], earlier: pyarrow.Schema | None = None) -> p
             earlier = found if earlier is None else pa.unify_schemas([earlier, found], promote_options="permissive")
         except (pa.ArrowException, OverflowError, TypeError) as error:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
-            fault = f"the column {name!r} has values that one Parquet column cannot store ({reason})"
-            raise UserError(f"{fault}: give --output a .jsonl file") from None
+            fault = f"{place}: the column {name!r} has values that one Parquet column cannot store ({reason})"
+            raise UserError(f"{fault}: choose a .jsonl file") from None
     return earlier
 
 

@@ -10,6 +10,7 @@ Based on sentence-transformers 6.2. The library also truncates texts to `model_m
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,6 +89,26 @@ def sentence_files(path: Path) -> dict[str, bytes]:
         return {}
     files = sorted(file for pattern in PATTERNS for file in path.glob(pattern))
     return {file.relative_to(path).as_posix(): regular(file).read_bytes() for file in files}
+
+
+def encoder_files(pool: Pool, width: int, max_tokens: int) -> dict[str, bytes]:
+    """Return the contents of the files of an encoder of vectors (width,) of unit length, by their names.
+
+    The names and keys are those that all versions of the library read.
+    """
+    paths = ["", *(f"{index}_{name}" for index, name in enumerate(_CHAIN[1:], 1))]
+    modules = [
+        {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{name}"}
+        for index, (path, name) in enumerate(zip(paths, _CHAIN, strict=True))
+    ]
+    flags = {f"{_FLAG}{older}": _POOLS[mode] == pool for older, mode in _OLDER.items()}
+    contents = {
+        MODULES: modules,
+        "sentence_bert_config.json": {"max_seq_length": max_tokens, "do_lower_case": False},
+        f"{paths[1]}/config.json": {"word_embedding_dimension": width, **flags},
+        PROMPTS: {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"},
+    }
+    return {name: f"{json.dumps(content, indent=2)}\n".encode() for name, content in contents.items()}
 
 
 def sentence_encoder(path: Path) -> SentenceEncoder:

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from manyheads.files import JsonObject
-from manyheads.service import attention_api, libretranslate, openai, page, schemas, verbs
+from manyheads.service import attention_api, libretranslate, openai, page, schemas, vector_schemas, verbs
 from manyheads.service.endpoint import Endpoint, Reply
 from manyheads.service.middleware import AccessMiddleware, is_public_path, tokens_equal, unauthorized
 from manyheads.service.openapi import document
@@ -55,7 +55,9 @@ ENDPOINTS = (
     Endpoint("GET", "/v1/models", openai.models, "List the models (OpenAI)", None, schemas.ModelList),
     Endpoint("GET", "/v1/models/{name}", openai.model, "Describe one model (OpenAI)", None, schemas.ModelCard),
     Endpoint("POST", "/v1/embeddings", openai.embeddings, "Embed each text or image as a vector (OpenAI)",
-             schemas.EmbeddingRequest, schemas.EmbeddingList),
+             vector_schemas.EmbeddingRequest, vector_schemas.EmbeddingList),
+    Endpoint("POST", "/v1/rerank", verbs.rerank, "Order documents by their relevance to a query (Jina, Cohere)",
+             vector_schemas.RerankRequest, vector_schemas.Ranking),
     Endpoint("POST", "/translate", libretranslate.translate, "Translate texts (LibreTranslate)",
              schemas.TranslateRequest, schemas.Translated, form=True),
     Endpoint("GET", "/languages", libretranslate.languages, "List the languages of the translators (LibreTranslate)",

@@ -16,7 +16,7 @@ from starlette.responses import StreamingResponse
 from manyheads.data.text.text_faults import ItemError
 from manyheads.files import JsonObject
 from manyheads.generation import Sampling
-from manyheads.service import schemas
+from manyheads.service import schemas, vector_schemas
 from manyheads.service.batching import Items
 from manyheads.service.endpoint import Reply
 from manyheads.service.errors import Refused
@@ -216,7 +216,7 @@ async def chat(service: Service, payload: schemas.ChatRequest, request: Request)
     raise Refused(404, "these models continue texts and have no chat format: use /v1/completions", code="no_chat")
 
 
-async def embeddings(service: Service, payload: schemas.EmbeddingRequest, request: Request) -> Reply:
+async def embeddings(service: Service, payload: vector_schemas.EmbeddingRequest, request: Request) -> Reply:
     served = service.registry.of(payload.model, "embed")
     items: Items = [payload.input] if isinstance(payload.input, str) else payload.input
     if served.predictor.reads == "images":
@@ -235,9 +235,10 @@ async def embeddings(service: Service, payload: schemas.EmbeddingRequest, reques
         )
     packed = payload.encoding_format == "base64"
     data = [
-        schemas.Embedding(index=i, embedding=_base64(vector) if packed else vector) for i, vector in enumerate(vectors)
+        vector_schemas.Embedding(index=i, embedding=_base64(vector) if packed else vector)
+        for i, vector in enumerate(vectors)
     ]
-    return schemas.EmbeddingList(data=data, model=served.name, usage=_usage(sum(tokens), 0))
+    return vector_schemas.EmbeddingList(data=data, model=served.name, usage=_usage(sum(tokens), 0))
 
 
 def _base64(vector: list[float]) -> str:

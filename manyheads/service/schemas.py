@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
 
 MAX_TEXTS = 128  # maximum number of texts in a request
-MAX_EMBEDDED = 2048  # maximum number of texts in a request for embeddings, as in OpenAI's service
 MAX_IMAGES = 32  # maximum number of images in a request
 MAX_CHOICES = 16  # maximum number of completions for each prompt
 MAX_LOGPROBS = 20  # maximum number of likeliest tokens that are listed for each token of a completion
@@ -146,41 +145,6 @@ class Completion(Answer):
     model: str
     choices: list[Choice]
     usage: Usage | None = None
-
-
-def _refuse_token_ids(value: object) -> object:
-    """Raise UserError for token ids in place of texts, because clients compute them with another model's vocabulary."""
-    first = value[0] if isinstance(value, list) and value else None
-    if isinstance(first, int | list):
-        raise UserError(
-            "found token ids: expected texts, because this model has another vocabulary. "
-            "In LangChain's OpenAIEmbeddings, set check_embedding_ctx_length=False"
-        )
-    return value
-
-
-class EmbeddingRequest(Body):
-    model: str
-    input: Annotated[
-        str | Annotated[list[str], Field(min_length=1, max_length=MAX_EMBEDDED)], BeforeValidator(_refuse_token_ids)
-    ]
-    encoding_format: Literal["float", "base64"] | None = "float"
-    dimensions: Annotated[int | None, Field(ge=1)] = None
-    truncate: Truncate = False
-    user: str | None = None
-
-
-class Embedding(Answer):
-    object: Literal["embedding"] = "embedding"
-    index: int
-    embedding: list[float] | str
-
-
-class EmbeddingList(Answer):
-    object: Literal["list"] = "list"
-    data: list[Embedding]
-    model: str
-    usage: Usage
 
 
 class ModelCard(Answer):

@@ -17,7 +17,7 @@ from starlette.requests import Request
 
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
-from manyheads.service import schemas
+from manyheads.service import schemas, vector_schemas
 from manyheads.service.batching import Items
 from manyheads.service.computing import image_decoder
 from manyheads.service.endpoint import Reply
@@ -136,6 +136,23 @@ async def fill(service: Service, payload: schemas.FillRequest, request: Request)
     return schemas.Results(
         model=served.name, results=[[prediction._asdict() for prediction in ranked] for ranked in predictions]
     )
+
+
+async def rerank(service: Service, payload: vector_schemas.RerankRequest, request: Request) -> Reply:
+    served = service.registry.of(payload.model, "rerank")
+    texts = [document if isinstance(document, str) else document.text for document in payload.documents]
+    pairs: Items = [(payload.query, text) for text in texts]
+    method = served.predictor.relevance
+    scores = await service.compute(request, served, method, pairs, "documents", truncate=payload.truncate)
+    order = sorted(range(len(texts)), key=lambda index: -scores[index])[: payload.top_n]
+    results = [
+        vector_schemas.RankedDocument(
+            index=index, relevance_score=scores[index],
+            document=vector_schemas.Document(text=texts[index]) if payload.return_documents else None,
+        )
+        for index in order
+    ]  # fmt: skip
+    return vector_schemas.Ranking(model=served.name, results=results)
 
 
 async def answer(service: Service, payload: schemas.AnswerRequest, request: Request) -> Reply:

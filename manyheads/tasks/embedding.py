@@ -61,7 +61,7 @@ def embed_tokens(
     states, compute = _states(predictor, layer)
 
     def pooled(tokens: Tensor, lengths: Tensor) -> Tensor:
-        vectors = _pooled(states(tokens, lengths), lengths, _checked(pool))
+        vectors = pooled_states(states(tokens, lengths), lengths, _checked(pool))
         return F.normalize(vectors, dim=-1) if normalize and pool != "tokens" else vectors
 
     vectors = dict(outputs(pooled, compute, ids, predictor.model.pad or 0))
@@ -83,7 +83,7 @@ def embed_pixels(predictor: Embedder, images: Tensor, layer: int | None, pool: P
     with torch.inference_mode(), compute.autocast():
         found = states(images.to(compute.device)).float()  # (B, T, D)
         lengths = torch.full(found.shape[:1], found.shape[1], device=found.device)
-        vectors = _pooled(found, lengths, _checked(pool or "mean")).cpu()
+        vectors = pooled_states(found, lengths, _checked(pool or "mean")).cpu()
         vectors = vectors if pool == "tokens" else F.normalize(vectors, dim=-1)
     return [Embedded(vector.numpy(), found.shape[1]) for vector in vectors]
 
@@ -146,7 +146,7 @@ def _checked(pool: Pool) -> Pool:
     return pool
 
 
-def _pooled(states: Tensor, lengths: Tensor, pool: Pool) -> Tensor:
+def pooled_states(states: Tensor, lengths: Tensor, pool: Pool) -> Tensor:
     """Return vectors (B, D) from states (B, T, D), or the states for "tokens"."""
     if pool == "tokens":
         return states

@@ -157,7 +157,7 @@ class EvaluationResult:
             rows.append({**place, "truth": truth or NO_LABEL, "prediction": output or NO_LABEL, **self._scores(index)})
         columns = list(dict.fromkeys(name for row in rows for name in row)) or ["truth", "prediction", self.measure]
         suffix = path.suffix.lower()
-        schema = schema_of(rows) if suffix == ".parquet" else None
+        schema = schema_of(path, rows) if suffix == ".parquet" else None
         with replacing(path) as temporary, table_writer(temporary, suffix, Layout(columns, {}, schema)) as write:
             write(rows)
 

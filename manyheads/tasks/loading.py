@@ -42,6 +42,8 @@ class LoadedModel(Any):  # type: ignore[misc]  # Subclasses of Any have further 
     fill: Method
     generate: Method
     embed: Method
+    rerank: Method
+    relevance: Method
     attend: Method
     lens: Method
     evaluate: Method

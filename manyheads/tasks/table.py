@@ -8,6 +8,7 @@ from manyheads.tasks.images import INFO as IMAGES
 from manyheads.tasks.info import TaskInfo
 from manyheads.tasks.language import INFO as LANGUAGE
 from manyheads.tasks.masked_words import INFO as MASKED_WORDS
+from manyheads.tasks.similarity import INFO as SIMILARITY
 from manyheads.tasks.tagging import INFO as TAGGING
 from manyheads.tasks.translation import INFO as TRANSLATION
 
@@ -20,6 +21,7 @@ TASKS: tuple[TaskInfo, ...] = (
     ANSWERING,
     LANGUAGE,
     IMAGES,
+    SIMILARITY,
 )
 # The first row that fits a model determines the class of its predictor.
 PREDICTORS = tuple(row for task in TASKS for row in task.predictors)

@@ -148,7 +148,7 @@ def _survey(source: Path, suffix: str, task: RowTask, added: Mapping[str, Hint],
                 raise UserError(f"{row.place}: {read}, or write such rows without a prediction with --skip-bad-lines")
         count += len(block)
         if suffix == ".parquet" and form not in (".parquet", ".csv", ".tsv"):
-            schema = schema_of([row.cells for row in block], schema)
+            schema = schema_of(source, [row.cells for row in block], schema)
     if not count:
         raise UserError(f"{source}: found no rows: expected one text or image a row")
     check_added(source, columns, added)
@@ -183,7 +183,8 @@ def _predicted(block: Sequence[Row[Cells]], task: RowTask, skip: bool) -> Iterat
         if not isinstance(cells, str):
             yield {**cells, ERROR: ""} if skip else cells
         elif skip:
-            yield {**dict.fromkeys(task.added), ERROR: cells}
+            # A row that cannot be read has no cells, so the fault names its line.
+            yield {**dict.fromkeys(task.added), ERROR: cells if row.cells else f"{row.place}: {cells}"}
         else:
             raise UserError(f"{row.place}: {cells}. To write such rows without a prediction, pass --skip-bad-lines")
 

@@ -207,7 +207,7 @@ def test_the_name_of_a_file_is_no_text(
     assert f"{file} is a file, but a text is expected: {hint.replace('FILE', str(file))}" in message
 
 
-@pytest.mark.parametrize("verb", sorted({*SERVED} - {"answer"}))  # `answer` takes its texts as options
+@pytest.mark.parametrize("verb", sorted({*SERVED} - {"answer", "rerank"}))  # both have further arguments
 def test_no_texts_are_an_error(
     verb: str, stdin: Callable[[bytes], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -123,8 +123,8 @@ def client(running: Running, **more: Any) -> httpx2.Client:
 
 
 def asked_of(service: Service, scene: Callable[[Ask], Any], path: str = "/classify") -> Any:
-    """Run a scene with an ASGI client of the service in this process, stop the service, and return the scene's
-    result.
+    """Run a scene with an ASGI client of a path of the service in this process, stop the service, and return the
+    scene's result.
     """
 
     async def play() -> Any:

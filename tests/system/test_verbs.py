@@ -14,10 +14,8 @@ import torch
 
 import manyheads
 from manyheads import cli
-from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.directory import save
-from manyheads.models.bert import Bert
-from manyheads.models.presets import preset
+from manyheads.models.presets import build, preset
 
 SMALL = ("vocabulary=300", "training.steps=4", "training.checkpoint_every=2", "batch_tokens=256", "threads=1",
          "model={width: 16, encoder_layers: 1, decoder_layers: 1, encoder_heads: 2, decoder_heads: 2}")  # fmt: skip
@@ -151,9 +149,7 @@ def test_an_interrupted_run_resumes_by_its_printed_command(
 
 
 def test_a_model_without_predictions_is_not_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tokenizer = train_wordpiece(["a word"] * 3, 40)
-    model = Bert(preset("bert/tiny", vocab=tokenizer.get_vocab_size(), head="pooler", width=8, heads=2, feed_forward=8))
-    save(tmp_path, model, tokenizer)
+    save(tmp_path, build(preset("vit/2-8", labels=(), width=16, layers=1, heads=2)))
     for verb in (["evaluate", str(tmp_path)], ["compare", str(tmp_path), str(tmp_path)]):
         assert cli.main(verb) == 2
         assert "has no predictions to score: use it with manyheads embed or attend" in capsys.readouterr().err

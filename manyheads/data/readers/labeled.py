@@ -30,7 +30,7 @@ from manyheads.data.readers.splits import Data
 from manyheads.data.readers.tables import table
 from manyheads.errors import UserError, shown
 
-_PAIRS = (
+PAIRS = (
     ("sentence1", "sentence2"), ("text", "text_pair"), ("premise", "hypothesis"), ("question1", "question2"),
     ("#1 String", "#2 String"),
 )  # fmt: skip
@@ -147,7 +147,7 @@ def read_labeled(
         if target == "classes" and (fault := score_fault(row.cells.get(label), label)):
             scores.append(row.place)
             raise BadRow(*fault)
-        texts = [_text(row.cells, name) for name in (text, pair) if name is not None]
+        texts = [text_of(row.cells, name) for name in (text, pair) if name is not None]
         if target != "classes":
             return (texts[0], parse_target(row.cells.get(label), label, names, target, types), *texts[1:])
         written, name = _label(row.cells.get(label), label, names)
@@ -299,7 +299,7 @@ def text_columns(columns: Columns, available: Collection[str]) -> tuple[str | No
     """Return the names of the text column and the second text column; None for a column that is not found."""
     if columns.text is not None or columns.pair is not None:
         return columns.text, columns.pair
-    pairs = [names for names in _PAIRS if set(names) <= set(available)]
+    pairs = [names for names in PAIRS if set(names) <= set(available)]
     return pairs[0] if pairs else (next((name for name in TEXTS if name in available), None), None)
 
 
@@ -324,7 +324,7 @@ def _choose(columns: Columns, row: Row[Cells]) -> tuple[str, str | None, str]:
     return text, pair, label
 
 
-def _text(cells: Cells, name: str) -> str:
+def text_of(cells: Cells, name: str) -> str:
     text = cells.get(name)
     if fault := text_fault(text, name):
         raise BadRow(*fault)
@@ -344,7 +344,7 @@ def _label(value: object, name: str, names: Sequence[str]) -> tuple[str, str]:
         value = int(value)  # False and True are the indices 0 and 1 of two names.
     if not isinstance(value, str | int) or not str(value).strip():
         raise BadRow(f"expected a label in {name!r}, found {repr(value)[:40]}", "write a name or an integer")
-    written = _text({name: str(value)}, name).strip()
+    written = text_of({name: str(value)}, name).strip()
     if written not in names and (whole := _WHOLE.fullmatch(written)):
         written = whole[1]
     if written == "-1":

@@ -1,9 +1,10 @@
-"""Data sources for parallel sentences, labeled texts, tagged sentences and questions."""
+"""Data sources for parallel sentences, labeled texts, pairs of similar texts, tagged sentences and questions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from manyheads.data.embedded import shipped
@@ -19,9 +20,10 @@ from manyheads.data.readers.roles import PARTS, role_of, splits_among, visible
 from manyheads.data.readers.splits import SplitData, Splits, hold_out, lines
 from manyheads.data.readers.squad import Questions, read_squad
 from manyheads.data.readers.tables import TABLES, is_table
+from manyheads.data.readers.text_pairs import PairColumns, TextPairs, read_text_pairs
 from manyheads.data.sources.class_source import ClassSource
 from manyheads.data.sources.holding_out import hold_out_questions
-from manyheads.data.sources.report import labeled_report, parallel_report, question_report, tag_report  # fmt: skip
+from manyheads.data.sources.report import labeled_report, parallel_report, question_report, tag_report, text_pair_report
 from manyheads.data.sources.source import Source, check_counts
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
@@ -143,6 +145,58 @@ class LabeledSource(ClassSource[Labeled]):
     def describe(self, splits: SplitData[Labeled]) -> JsonObject:
         """Return the description of the splits for result.json, which also states whether items are pairs of texts."""
         return {**super().describe(splits), "pairs": splits.train.second_texts is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextPairSource(Source[TextPairs]):
+    """Data source of pairs of similar texts.
+
+    If no data are given, `size` phrases in English and German are generated; a phrase and its translation are a pair.
+    """
+
+    kind = "text-pairs"
+    tuples = (("text", "pair"), ("text", "pair", "negative"))
+    unit = "pairs"
+    report = staticmethod(text_pair_report)
+
+    columns: PairColumns = field(default_factory=PairColumns)
+    size: int = 30_000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_counts(size=self.size)
+
+    def read_one(self, corpus: str | Rows, labels: Sequence[str] = ()) -> TextPairs:
+        return read_text_pairs(corpus, self.columns, skip_bad_lines=self.skip_bad_lines)
+
+    def embedded(self) -> SplitData[TextPairs]:
+        splits = shipped.pairs("en", "de", seed=self.seed, size=self.size)
+        parts = {name: TextPairs([*pairs.sources], [*pairs.targets]) for name, pairs in splits.known.items()}
+        return SplitData(parts["train"], parts["validation"], parts["test"])
+
+    def hold_out(self, train: TextPairs) -> tuple[TextPairs, TextPairs]:
+        return hold_out(train, train.texts, fraction=self.fraction, what="text")
+
+    def check_training(self, train: TextPairs) -> None:
+        if len(train) < 2:
+            raise UserError(f"{train.file}: found one pair: expected at least two, because training compares pairs")
+        if train.equal == len(train):
+            raise UserError(
+                f"{train.file}: both texts are equal in all {len(train):,} pairs: expected different texts. Check the "
+                f"columns {' and '.join(map(repr, train.used[:2]))}"
+            )
+
+    def fitting(self, data: TextPairs, train: TextPairs) -> TextPairs:
+        """Return validation or test data. Raises UserError if they have scores and the training data do not."""
+        if bool(data.scores) != bool(train.scores):
+            raise UserError(
+                f"{data.file} and {train.file}: found a similarity of each pair in one and none in the other; expected "
+                "the same in both"
+            )
+        return data
+
+    def content(self, data: TextPairs, split: str) -> Iterable[str]:
+        return chain(*data.sides, map(repr, data.scores))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,14 @@ from manyheads.data.images.files import Columns as ImageColumns
 from manyheads.data.images.source import ImageSource
 from manyheads.data.readers.labeled import Columns
 from manyheads.data.readers.splits import Data
-from manyheads.data.sources.corpora import LabeledSource, ParallelSource, QuestionSource, TaggedSource
+from manyheads.data.readers.text_pairs import PairColumns
+from manyheads.data.sources.corpora import (
+    LabeledSource,
+    ParallelSource,
+    QuestionSource,
+    TaggedSource,
+    TextPairSource,
+)
 from manyheads.data.sources.running_text import DocumentSource, TextSource
 from manyheads.data.sources.source import FINGERPRINT_DIGITS, HUB, UNRECORDED, Source
 from manyheads.errors import UserError
@@ -24,7 +31,7 @@ D = TypeVar("D", bound=Data)
 KINDS: dict[str, type[Source[Any]]] = {
     source.kind: source
     for source in (
-        ParallelSource, LabeledSource, TaggedSource, QuestionSource, TextSource, DocumentSource,
+        ParallelSource, LabeledSource, TextPairSource, TaggedSource, QuestionSource, TextSource, DocumentSource,
         ImageSource,
     )
 }  # fmt: skip
@@ -96,7 +103,8 @@ def recorded_data(record: JsonMapping, *more: type[Source[Any]]) -> RecordedData
         # The record names the path of each split, so these paths must not be searched for splits.
         values = {**data, "whole": True}
         if "columns" in values:
-            values["columns"] = (ImageColumns if kind == "images" else Columns)(**values["columns"])
+            columns: type[Any] = {"images": ImageColumns, "text-pairs": PairColumns}.get(kind, Columns)
+            values["columns"] = columns(**values["columns"])
             check_fields(values["columns"])
         if "names" in values:
             values["names"] = tuple(map(str, values["names"]))

@@ -21,6 +21,7 @@ from manyheads.data.readers.labeled import Labeled, label_sets, labels_of
 from manyheads.data.readers.parallel import Pairs
 from manyheads.data.readers.splits import SplitData, hash_of, hashes_of
 from manyheads.data.readers.squad import Questions
+from manyheads.data.readers.text_pairs import TextPairs
 from manyheads.data.readers.texts import Texts
 
 _OUTLIER_FACTOR = (
@@ -148,7 +149,7 @@ def _statistics(lengths: Sequence[int] | NDArray[np.int64]) -> str:
     return f"{array.mean():.1f} / {np.percentile(array, 99):.0f} / {array.max():,}"
 
 
-def _range(numbers: Sequence[str]) -> str:
+def _range(numbers: Sequence[str] | Sequence[float]) -> str:
     array = np.array(numbers, dtype=float)
     return f"{array.min():g} / {array.mean():.4g} / {array.max():g}"
 
@@ -218,6 +219,32 @@ def labeled_report(splits: SplitData[Labeled]) -> str:
     report.targets(labels_of(train.labels, train.target))
     report.repetitions(lambda data: hashes_of(data.inputs))
     report.contradictions(train.inputs, train.labels)
+    return str(report)
+
+
+def text_pair_report(splits: SplitData[TextPairs]) -> str:
+    """Return a report on pairs of similar texts, with their kind: pairs, triplets with a hard negative, or scores.
+
+    It counts pairs of two equal texts, and names the columns that are not used.
+    """
+    train = splits.train
+    report = Report(splits.known, "pairs")
+    report.row("kind", lambda data: data.kind)
+    report.lengths("words of a text", lambda data: _words(data.texts))
+    report.lengths("words of its pair", lambda data: _words(data.pairs))
+    report.count_row("pairs of equal texts", lambda data: data.equal)
+    if train.scores:
+        report.row("score (smallest / mean / largest)", lambda data: _range(data.scores))
+    report.repetitions(lambda data: hashes_of(data.texts), "texts")
+    report.repetitions(lambda data: hashes_of(data.pairs), "second texts")
+    if train.equal > 0.05 * len(train):
+        report.warnings.append(f"{train.equal:,} of {len(train):,} training pairs have two equal texts")
+    if train.unused and not train.scores:
+        unused = ", ".join(map(repr, train.unused))
+        report.warnings.append(
+            f"every row counts as a pair of similar texts: {unused} not used. For a column of similarities, set "
+            "columns.score=NAME"
+        )
     return str(report)
 
 

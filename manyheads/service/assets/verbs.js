@@ -112,6 +112,19 @@ export const VERBS = {
       desk.look(image ? { image } : { text });
     },
   },
+  rerank: {
+    called: "Rank",
+    fields: () => [{ name: "query", label: "Query", kind: "line", required: true }, { name: "documents", label: "Documents, one per line", rows: 7, required: true }, cut],
+    async run(card, { query, documents, cut }, desk) {
+      const lines = documents.split("\n").filter((line) => line.trim());
+      if (!lines.length) return desk.show(said("Enter one document per line."));
+      const { results } = await desk.ask("v1/rerank", { model: card.id, query, documents: lines, truncate: Boolean(cut) });
+      const look = (document) => desk.look({ text: query, ...(card.pairs ? { pair: document } : {}) });
+      desk.show(ranking("Documents, the most relevant first", results.map(({ document: { text }, relevance_score: score }) => (
+        { name: text, said: score.toFixed(3), choose: () => look(text) }))));
+      look(results[0].document.text);
+    },
+  },
 };
 
 /** A language by its name in English, as far as the browser knows it. */

@@ -22,6 +22,5 @@ INFO = TaskInfo(
     (
         PredictorRow("classification.predictor:Classifier", ("text-classifier", "sequence-baseline", "tfidf")),
         PredictorRow("classification.predictor:Classifier", ("bert", "bert-features", "gpt", "gpt2"), ("sequence",)),
-        PredictorRow("classification.encoder:Encoder", ("bert",), ("none", "pooler", "next_sentence", "choice")),
     ),
 )

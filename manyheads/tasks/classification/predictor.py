@@ -26,16 +26,17 @@ from manyheads.tasks.encoding import Encoded, encode
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.inputs import Texts, equal_rows, rows_of
 from manyheads.tasks.predictor import TextPredictor
+from manyheads.tasks.reranking import Reranker
 from manyheads.tasks.targets import SHOWN_LABELS, Label, Prediction, Shares, shares, trained_target
 
 logger = logging.getLogger(__name__)
 
 
 @checked_methods
-class Classifier(TextPredictor[Model[Config]]):
+class Classifier(TextPredictor[Model[Config]], Reranker):
     """Text classifier with its tokenizer, as returned by `manyheads.load`."""
 
-    verbs: ClassVar = ("classify", "embed", "attend", "evaluate")
+    verbs: ClassVar = ("classify", "embed", "rerank", "attend", "evaluate")
     done: ClassVar = "classified"
 
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
@@ -54,6 +55,28 @@ class Classifier(TextPredictor[Model[Config]]):
         ('negative', 'positive')
         """
         return self.target.values
+
+    @property
+    def supported(self) -> tuple[str, ...]:
+        return tuple(verb for verb in super().supported if verb != "rerank" or not self._rerank_fault)
+
+    @property
+    def _rerank_fault(self) -> str:
+        """Reason why the model cannot rerank documents, or an empty text."""
+        if not self.takes_pairs:
+            return "this model reads single texts, and cannot compare a query with a document"
+        count = len(self.target.labels)
+        if self.target.kind == "multi-label" or count > 2:
+            return f"expected a number or one of two labels for each pair of texts, but this model has {count} labels"
+        return ""
+
+    def _relevance(self, queries: Sequence[str], documents: Sequence[str], truncate: bool) -> list[float]:
+        if fault := self._rerank_fault:
+            raise UserError(f"{self.path}: {fault}")
+        logits = self._logits(self._encode(queries, documents, truncate))  # (N, 1) or (N, 2)
+        found = logits if self.target.kind == "regression" else logits.softmax(-1)
+        scores: list[float] = found[:, -1].tolist()
+        return scores
 
     @overload
     def classify(

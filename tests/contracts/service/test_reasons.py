@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from manyheads.service import schemas
+from manyheads.service import schemas, vector_schemas
 from manyheads.service.errors import Refused
 from manyheads.service.request_body import parse_body
 
@@ -16,12 +16,12 @@ ONE, COMPLETION, TRANSLATION = {"model": "m"}, {"model": "m", "prompt": "a"}, {"
 @pytest.mark.parametrize(
     ("schema", "body", "field", "reason"),
     [
-        (schemas.EmbeddingRequest, {**ONE, "input": ["a"] * 2049}, "input", "at most 2048 items"),
-        (schemas.EmbeddingRequest, {**ONE, "input": []}, "input", "at least 1 item"),
-        (schemas.EmbeddingRequest, {**ONE, "input": [[5, 6]]}, "input", "check_embedding_ctx_length=False"),
-        (schemas.EmbeddingRequest, {**ONE, "input": [5, 6]}, "input", "^found token ids: expected texts"),
-        (schemas.EmbeddingRequest, {**ONE, "input": ["a", 5]}, "input.1", "valid string"),
-        (schemas.EmbeddingRequest, {**ONE, "input": 5}, "input", "valid string"),
+        (vector_schemas.EmbeddingRequest, {**ONE, "input": ["a"] * 2049}, "input", "at most 2048 items"),
+        (vector_schemas.EmbeddingRequest, {**ONE, "input": []}, "input", "at least 1 item"),
+        (vector_schemas.EmbeddingRequest, {**ONE, "input": [[5, 6]]}, "input", "check_embedding_ctx_length=False"),
+        (vector_schemas.EmbeddingRequest, {**ONE, "input": [5, 6]}, "input", "^found token ids: expected texts"),
+        (vector_schemas.EmbeddingRequest, {**ONE, "input": ["a", 5]}, "input.1", "valid string"),
+        (vector_schemas.EmbeddingRequest, {**ONE, "input": 5}, "input", "valid string"),
         (schemas.CompletionRequest, {**ONE, "prompt": MANY}, "prompt", "at most 128 items"),
         (schemas.CompletionRequest, {**ONE, "prompt": []}, "prompt", "at least 1 item"),
         (schemas.CompletionRequest, {**ONE, "prompt": ["a", 5]}, "prompt.1", "valid string"),

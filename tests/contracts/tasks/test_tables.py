@@ -25,7 +25,11 @@ from manyheads.tasks.table import PREDICTORS, TASKS
 from manyheads.tasks.verbs import COMMANDS, SERVED
 from tests.stress.fuzzing.targets.runs import rows_of
 
-OPENAI = {"generate": "/v1/completions", "embed": "/v1/embeddings"}  # paths of verbs that OpenAI's clients call
+OPENAI = {
+    "generate": "/v1/completions",
+    "embed": "/v1/embeddings",
+    "rerank": "/v1/rerank",
+}  # paths of verbs of other services
 METHODS = {"evaluate": "outcome"}  # all other verbs are methods of the same name
 
 

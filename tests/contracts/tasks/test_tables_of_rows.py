@@ -213,6 +213,10 @@ def test_faulty_rows_are_named_or_written_with_an_error(
     with table.open("w", newline="") as file:
         csv.writer(file).writerows(rows)
     assert "t.csv:8: expected 2 columns as in the header, found 1" in refused(capsys, *arguments)
+    other = [*arguments[:-2], str(tmp_path / "other.jsonl"), "--skip-bad-lines"]
+    assert cli.main(other) == 0
+    assert capsys.readouterr().err.endswith("3 of them without a prediction (see the column error)\n")
+    assert read(tmp_path / "other.jsonl").error[6].startswith(f"{table}:8: expected 2 columns")
     rows[7] = ["6", "the dog"]
     with table.open("w", newline="") as file:
         csv.writer(file).writerows(rows)

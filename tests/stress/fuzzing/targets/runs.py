@@ -71,6 +71,7 @@ QUESTIONS = [
 ]
 ROWS_OF: dict[str, list[dict[str, Any]]] = {
     "parallel": PAIRS,
+    "text-pairs": [{"text": f"a {i}", "pair": f"b {i}"} for i in range(4)],
     "tagged": TAGGED,
     "questions": QUESTIONS,
     "images": [{"image": f"{i}.png", "label": "ab"[i % 2]} for i in range(4)],
