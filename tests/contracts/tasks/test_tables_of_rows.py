@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -84,8 +85,7 @@ def test_classify_keeps_rows_and_columns(out: str, runs: Path, table: Path, caps
 def test_types_of_parquet_columns_are_kept(runs: Path, tmp_path: Path) -> None:
     frame = pd.DataFrame({
         "text": TEXTS, "n": [1, 2, 3, 4], "when": pd.to_datetime(["2024-05-03"] * 4), "file": [b"\x00"] * 4,
-        "kind": pd.Categorical(["x", "y", "x", "y"]),
-        "words": [["a"], [], ["b", "c"], []],
+        "kind": pd.Categorical(["x", "y", "x", "y"]), "words": [["a"], [], ["b", "c"], []],
     })  # fmt: skip
     frame.to_parquet(tmp_path / "t.parquet")
     found = predict("classify", runs / "classifier", tmp_path / "t.parquet", "p.parquet")
@@ -94,9 +94,7 @@ def test_types_of_parquet_columns_are_kept(runs: Path, tmp_path: Path) -> None:
         assert cli.main(["classify", str(runs / "classifier"), "--input", str(tmp_path / "t.parquet"),
                          "--output", str(tmp_path / f"q.{suffix}")]) == 2  # fmt: skip
         assert not (tmp_path / f"q.{suffix}").exists()
-    predict(
-        "classify", runs / "classifier", tmp_path / "t.parquet", "p.parquet", "--columns", "text=kind", "--overwrite"
-    )
+    predict("classify", runs / "classifier", tmp_path / "t.parquet", "p.parquet", "--columns=text=kind", "--overwrite")
 
 
 def test_jsonl_becomes_parquet(runs: Path, tmp_path: Path) -> None:
@@ -151,8 +149,7 @@ def test_the_other_verbs_add_their_columns(runs: Path, table: Path, tmp_path: Pa
     assert predict("tag", runs / "tagger", table, "tags.parquet").entities.map(len).tolist()
     translated = predict("translate", runs / "translator", table, "t.jsonl", "--beam", "1")
     assert translated.translation.tolist() == manyheads.load(runs / "translator").translate(TEXTS, beam=1)
-    encoder = manyheads.load(runs / "classifier")
-    vectors = encoder.embed(TEXTS, as_array=True)
+    vectors = manyheads.load(runs / "classifier").embed(TEXTS, as_array=True)
     assert vectors.shape == (4, 16)
     for out in ("e.parquet", "e.jsonl"):
         assert np.stack(list(predict("embed", runs / "classifier", table, out).vector)) == pytest.approx(vectors)
@@ -184,8 +181,7 @@ def test_images_of_a_folder(runs: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert [float(p) for p in found.probability if p] == pytest.approx(expected.max(1).tolist(), rel=1e-5)
     assert ["not an image" in error for error in found.error] == [False, True, False]
     vectors = predict("embed", runs / "vit", tmp_path / "t.csv", "v.parquet", *options, "--skip-bad-lines").vector
-    image = manyheads.load(runs / "vit").embed(tmp_path / "images/02.png", as_array=True)
-    assert np.array(vectors[2]) == pytest.approx(image)
+    assert vectors[2] == pytest.approx(manyheads.load(runs / "vit").embed(tmp_path / "images/02.png", as_array=True))
     assert vectors[1] is None
     (tmp_path / "t.csv").write_text("image_id,x\n00,a\n03,b\n")
     capsys.readouterr()
@@ -318,6 +314,50 @@ def test_probabilities_and_vectors_as_arrays(runs: Path) -> None:
     assert answerer.answer(["the cat", "the mat"], context) == answerer.answer(["the cat", "the mat"], [context] * 2)
 
 
+def test_errors_of_an_evaluation_are_rows_of_the_table(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, model = tmp_path / "t.csv", manyheads.load(runs / "classifier")
+    found = [labels[0].label for labels in model.classify(TEXTS)]
+    other = {"negative": "positive", "positive": "negative"}
+    labels = [found[0], other[found[1]], found[2], other[found[3]]]
+    pd.DataFrame({"id": [7, 3, 9, 5], "text": TEXTS, "label": labels, "note": NOTES}).to_csv(path, index=False)
+    command = ["evaluate", str(runs / "classifier"), "--data", str(path), "--errors"]
+    for suffix in ("csv", "jsonl", "parquet"):
+        assert cli.main([*command, str(tmp_path / f"e.{suffix}")]) == 0
+        errors = read(tmp_path / f"e.{suffix}")
+        columns = ["row", "id", "text", "label", "note", "truth", "prediction", "probability", "truth_probability"]
+        assert list(errors) == columns
+        assert dict(zip(errors.row, errors.id.astype(int), strict=True)) == {2: 3, 4: 5}
+        assert (errors.truth == errors.label).all()
+        assert errors.probability.to_numpy() + errors.truth_probability.to_numpy() == pytest.approx(1, abs=2e-4)
+        assert str(tmp_path) not in (tmp_path / f"e.{suffix}").read_bytes().decode(errors="replace")
+    pd.DataFrame({"text": TEXTS, "label": labels, "truth": NOTES}).to_csv(path, index=False)
+    capsys.readouterr()
+    assert cli.main([*command, str(tmp_path / "q.csv")]) == 2
+    shown = capsys.readouterr()
+    assert "already has the column 'truth'" in shown.err
+    assert "accuracy" in shown.out
+    assert "expected a name in .tsv, .csv" in refused(capsys, *command, str(tmp_path / "q.xlsx"))
+    for label in ("negative", "positive"):
+        (tmp_path / "folders" / label).mkdir(parents=True)
+        (tmp_path / "folders" / label / "a.txt").write_text("the cat sat")
+    model.outcome(tmp_path / "folders").save_errors(tmp_path / "f.csv")
+    assert read(tmp_path / "f.csv").file.tolist() == [f"{other[found[0]]}/a.txt"]
+    model.outcome([("the cat sat", other[found[0]])]).save_errors(tmp_path / "m.csv")
+    assert read(tmp_path / "m.csv")[["row", "input"]].values.tolist() == [[1, "the cat sat"]]
+
+
+def test_errors_without_a_label_say_so(runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("text,label\nthe cat,negative|positive\n")
+    model = manyheads.load(runs / "several")
+    model.target = dataclasses.replace(model.target, threshold=1.0)
+    model.outcome(tmp_path / "t.csv").save_errors(tmp_path / "e.csv")
+    (row,) = read(tmp_path / "e.csv").to_dict("records")
+    assert (row["truth"], row["prediction"]) == ("negative|positive", "no label")
+    assert row["probability"].startswith("negative 0.")
+
+
 def test_a_run_learns_images_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "data/images").mkdir(parents=True)
     lines = ["image_id,breed"]
@@ -345,21 +385,15 @@ def test_many_questions_over_http(runs: Path) -> None:
     context = "the cat sat on the mat"
 
     async def scene(ask: Ask) -> list[Any]:
-        questions = ["the cat", "the mat"]
-        return [
-            await ask(question=questions[0], context=context),
-            await ask(question=questions, context=context),
-            await ask(question=questions, context=[context, "the dog"]),
-            await ask(question=questions, context=[context]),
-            await ask(question=["the cat", " "], context=context),
-            await ask(question=[], context=context),
-        ]
+        two = ["the cat", "the mat"]
+        contexts = [context, context, [context, "the dog"], [context], context, context]
+        questions = ["the cat", two, two, two, ["the cat", " "], []]
+        return [await ask(question=asked, context=given) for asked, given in zip(questions, contexts, strict=True)]
 
     one, many, each, uneven, blank, none = asked_of(service, scene, "/answer")
-    (expected,) = one.json()["results"]
-    for found in (many.json()["results"][0], each.json()["results"][0]):
-        assert found == [pytest.approx(expected, abs=1e-4)]
     assert [len(ranked) for ranked in each.json()["results"]] == [1, 1]
+    for found in (many, each):
+        assert found.json()["results"][0][0] == pytest.approx(one.json()["results"][0])
     assert (uneven.status_code, uneven.json()["error"]["param"]) == (400, "context")
     assert "found 1 for 2 questions" in uneven.text
     assert (blank.status_code, blank.json()["error"]["param"]) == (400, "question.1")
