@@ -22,9 +22,9 @@ def add(verbs: Verbs) -> None:
         Option("--confusion", "FILE.png|-", "draw the confusion matrix; -: print it as a table"),
         Option("--errors", "FILE.csv|.png", "write the wrong predictions as a table, or the wrong images as a sheet",
                Path),
-        Flag("--truncate", "shorten texts that exceed the maximum length of a classifier or an encoder"),
-        Option("--columns", "text=NAME,label=NAME", "columns of --data for labeled texts, also pair=NAME; for an "
-               "encoder text, pair, negative and score (default: as in training)", _columns),
+        Flag("--truncate", "shorten texts that exceed the model's maximum length"),
+        Option("--columns", "text=NAME,label=NAME", "columns of --data (default: as in training): text, pair, "
+               "label; encoders: text, pair, negative, score", _columns),
         ensemble(), PRECISION, PROCESSES,
         example="manyheads evaluate runs/translation --data test.tsv",
     )  # fmt: skip
