@@ -24,13 +24,13 @@ demo: $(STAMP)
 # tests of one file may share fixtures, so that one of the two processes runs them all
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope
 
-test: $(STAMP)
+test: $(STAMP)-dev
 	$(PYTEST) tests/unit tests/contracts
 
-test-system: $(STAMP)
+test-system: $(STAMP)-dev
 	$(PYTEST) --no-loadscope-reorder tests/system
 
-test-stress: $(STAMP)
+test-stress: $(STAMP)-dev
 	$(BIN)/python -m pytest -m 'slow or stress' --timeout 3600 tests
 
 COMPUTING := $(foreach package,core models generation training tasks,$(wildcard tests/unit/$(package) tests/contracts/$(package)))
@@ -41,11 +41,11 @@ ifneq ($(shell grep -sw -m1 avx2 /proc/cpuinfo),)
 KINDS += "ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2"
 endif
 
-test-processors: $(STAMP)
+test-processors: $(STAMP)-dev
 	@for kind in $(KINDS); do echo "make: $$kind" >&2; \
 	  env $$kind $(BIN)/python -m pytest $(COMPUTING) || exit 1; done
 
-check: $(STAMP)
+check: $(STAMP)-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -53,21 +53,21 @@ check: $(STAMP)
 
 # the same for the files that differ from the last commit; the type checker reads what its cache lacks
 check-changed: CHANGED = $(shell git diff --name-only --diff-filter=d HEAD; git ls-files --others --exclude-standard)
-check-changed: $(STAMP)
+check-changed: $(STAMP)-dev
 	$(BIN)/ruff format --check --force-exclude $(filter %.py,$(CHANGED)) /dev/null
 	$(BIN)/ruff check --force-exclude $(filter %.py,$(CHANGED)) /dev/null
 	$(BIN)/mypy
 	$(BIN)/python scripts/check_prose.py $(filter %.py %.md,$(CHANGED))
 
-format: $(STAMP)
+format: $(STAMP)-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-results: $(STAMP)
+results: $(STAMP)-dev
 	$(BIN)/python -m lab.results_table
 	$(BIN)/python -m lab.best_results
 
-evidence: $(STAMP)
+evidence: $(STAMP)-dev
 	@exec $(BIN)/python -m lab.evidence --minutes $(MINUTES) --device $(DEVICE) --runs $(RUNS) --at-once $(AT_ONCE) $(DATA:%=--data %) $(if $(ONLY),--only $(ONLY))
 
 notebooks: $(STAMP)-docs
@@ -86,18 +86,27 @@ clean:
 	rm -rf .venv build dist .pytest_cache .ruff_cache .mypy_cache
 	find manyheads benchmarks lab scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(STAMP): requirements.lock requirements-nodeps.lock pyproject.toml
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+# what `make demo` needs; pip first says which build of PyTorch it installs
+$(STAMP): requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "make: needs Python 3.11, 3.12 or 3.13 on the PATH (or make PYTHON=/path/to/python3.11 ...)" >&2; exit 2; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
 	  echo "make: $(PYTHON) has no venv module (on Debian: apt-get install $(PYTHON)-venv)" >&2; exit 2; }
-	@echo "make: installing requirements.lock into .venv" >&2
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-nodeps.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/python scripts/announce_install.py requirements.lock
+	$(PIP) -r requirements.lock
+	$(PIP) --no-deps --editable .
 	@touch $@
 
-$(STAMP)-docs: $(STAMP) requirements-docs.lock
+# what the tests and checks need in addition
+$(STAMP)-dev: $(STAMP) requirements-dev.lock requirements-nodeps.lock
+	@echo "make: installing requirements-dev.lock into .venv" >&2
+	$(PIP) -r requirements.lock -r requirements-dev.lock
+	$(PIP) --no-deps -r requirements-nodeps.lock
+	@touch $@
+
+$(STAMP)-docs: $(STAMP)-dev requirements-docs.lock
 	@echo "make: installing requirements-docs.lock into .venv" >&2
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -r requirements-docs.lock
+	$(PIP) -c requirements.lock -c requirements-dev.lock -r requirements-docs.lock
 	@touch $@

@@ -1,4 +1,4 @@
-"""Write the embedded corpora that are shipped, and the English names of languages: `python -m lab.embedded_corpora`."""
+"""Write the built-in corpora that are shipped, and the English names of languages: `python -m lab.embedded_corpora`."""
 
 from __future__ import annotations
 

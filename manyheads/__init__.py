@@ -3,6 +3,7 @@
     load     load a trained model, which translates, classifies, ..., and shows its attention
     train    train a model of a recipe
     compare  compare two trained models on the same test data
+    list_runs  table of the runs in a folder, with settings and scores
     record   record attention maps or states while a model runs
     edit     change heads or layers while a model runs
     preset   configuration of a published model, such as bert/base-cased
@@ -15,11 +16,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "build", "compare", "edit", "load", "preset", "record", "train"]
+__all__ = ["__version__", "build", "compare", "edit", "list_runs", "load", "preset", "record", "train"]
 
 if TYPE_CHECKING:
     from manyheads.core.tap import edit, record
     from manyheads.models.presets import build, preset
+    from manyheads.runs.listing import list_runs
     from manyheads.tasks.comparison import compare
     from manyheads.tasks.loading import load
     from manyheads.tasks.train import train
@@ -28,6 +30,7 @@ _HOMES = {
     "build": "manyheads.models.presets",
     "compare": "manyheads.tasks.comparison",
     "edit": "manyheads.core.tap",
+    "list_runs": "manyheads.runs.listing",
     "load": "manyheads.tasks.loading",
     "preset": "manyheads.models.presets",
     "record": "manyheads.core.tap",

@@ -4,7 +4,7 @@ import atexit
 import gc
 import sys
 
-# number of new objects after which Python looks for unused cycles of objects
+# number of new objects after which Python's garbage collector searches for unused cycles of objects
 OBJECTS = 100_000
 
 
@@ -13,8 +13,8 @@ def main() -> int:
 
     If the user presses Ctrl-C, print one line, even while modules are being imported.
     """
-    # Python's default, 700 new objects, takes a sixth of a second while torch is imported. At the end, the search for
-    # cycles among all objects would take longer than that.
+    # With Python's default of 700 new objects, garbage collection takes a sixth of a second of the import of torch.
+    # `gc.freeze` avoids the final collection at exit, which would take even longer.
     gc.set_threshold(OBJECTS)
     atexit.register(gc.freeze)
     try:

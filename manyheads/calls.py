@@ -21,7 +21,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 K = TypeVar("K", bound=type)
 
-# For some types of parameters: the types of valid values, and a description. Other parameters take instances.
+# type of a parameter -> (type of its valid values, description). For other types, valid values are their instances.
 _KINDS: dict[Hint, tuple[Hint, str]] = {
     int: (Integral, "a whole number"), float: (Real, "a number"), bool: (bool, "True or False"), str: (str, "a string"),
     Path: (PathLike, "a path"), NoneType: (NoneType, "None"), dict: (dict, "a dictionary"),
@@ -30,7 +30,7 @@ _KINDS: dict[Hint, tuple[Hint, str]] = {
 
 
 def checked_methods(kind: K) -> K:
-    """Class decorator: wrap each public method that the class itself defines, see `checked`."""
+    """Class decorator that applies `checked` to each public method that the class itself defines."""
     for name, method in list(vars(kind).items()):
         if inspect.isfunction(method) and not name.startswith("_"):
             setattr(kind, name, checked(method))
@@ -40,8 +40,9 @@ def checked_methods(kind: K) -> K:
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Return a function that checks its arguments by their type hints before it calls `function`.
 
-    An unknown option raises TypeError with the nearest valid name. A value of a wrong type raises UserError, if the
-    hint names only classes, such as `int | None`. An error about one row of a pandas Series names the label of the row.
+    An unknown option raises TypeError with the most similar valid name. If a type hint consists only of classes, such
+    as `int | None`, a value of another type raises UserError. An error about one row of a pandas Series names the label
+    of the row.
     """
     signature = _signature(function)
 
@@ -78,7 +79,7 @@ def shown(value: object) -> str:
 
 
 def _signature(function: Callable[..., object]) -> inspect.Signature:
-    """Return the signature of a function, with a parameter for each key of its options `**options: Unpack[...]`."""
+    """Return the signature of a function, with a separate parameter for each key of `**options: Unpack[...]`."""
     signature = inspect.signature(function)
     *others, last = signature.parameters.values()
     if last.kind is not last.VAR_KEYWORD:
@@ -90,7 +91,7 @@ def _signature(function: Callable[..., object]) -> inspect.Signature:
 
 
 def _hint(annotation: Hint, function: Callable[..., object]) -> Hint:
-    """Return the type of a parameter. The type is Any if it is not given, or if only type checkers import its name."""
+    """Return the type hint of a parameter; Any if it has none, or if only type checkers import the name of the type."""
     if annotation is inspect.Parameter.empty:
         return Any
     try:
@@ -101,9 +102,9 @@ def _hint(annotation: Hint, function: Callable[..., object]) -> Hint:
 
 
 def _expected(value: object, hint: Hint) -> str:
-    """Return a description of the expected value, or an empty string for a valid value.
+    """Return a description of the expected value; an empty string if the value is valid.
 
-    Only classes are checked, and unions of them: neither Any nor a protocol nor a literal.
+    Only hints that are classes or unions of classes are checked. For Any, protocols and literals, all values are valid.
     """
     origin: Hint = get_origin(hint)
     members = get_args(hint) if origin in (Union, UnionType) else (hint,)
@@ -115,7 +116,10 @@ def _expected(value: object, hint: Hint) -> str:
 
 
 def _fits(value: object, kind: Hint) -> bool:
-    """Return True for an instance of a type. True is no number, nor is NaN; a string or a dictionary is no list."""
+    """Return True if a value is an instance of a type.
+
+    In contrast to `isinstance`, True and NaN are not numbers, and strings and dictionaries are not sequences.
+    """
     if kind in (Sequence, Iterable) and (isinstance(value, str | bytes | Mapping) or getattr(value, "ndim", 1) == 0):
         return False
     if isinstance(value, bool) or (isinstance(value, Real) and value != value):

@@ -67,8 +67,8 @@ _FORMATS: tuple[AnyFamily, ...] = (
     MARIAN, PEGASUS, BERT, ROBERTA, DISTILBERT, GPT2, OPENAI_GPT, VIT, DEIT, DINOV2, DINOV2_REGISTERS, RESNET, *OWN,
 )  # fmt: skip
 FAMILIES = {family.model_type: family for family in _FORMATS}
-# For directories of timm: beginnings of the architecture names, such as vit_tiny_patch16_224. These formats are only
-# read, never written.
+# Formats of timm by the beginning of the architecture name, such as vit_tiny_patch16_224. Models are read in these
+# formats, but never written.
 TIMM: dict[str, AnyFamily] = {"vit": TIMM_VIT, "deit": TIMM_VIT, "resnet": TIMM_RESNET, "seresnet": TIMM_RESNET}
 CONFIG = "config.json"
 PREPROCESSOR = "preprocessor_config.json"
@@ -82,15 +82,16 @@ FETCHED = (CONFIG, PREPROCESSOR, GENERATION, *TOKENIZERS, *FILES, *PATTERNS, SET
 
 @dataclass(frozen=True)
 class Loaded:
-    """Contents of a model directory. If `tokenizer` is None, the model accepts only token ids.
+    """Model and other contents of a model directory.
 
+    tokenizer         tokenizer, of the source language for a translator; None if the model accepts only token ids
     target_tokenizer  tokenizer of the target language; the same object as `tokenizer` if the vocabulary is joint
     family            model type in config.json
     vocabulary        contents of the original tokenizer files if there is no tokenizer.json; they are saved with
                       the model unchanged
     preprocessing     contents of preprocessor_config.json, or the equivalent part of timm's config.json, or None
     decoding          entries of generation_config.json that translators use (`DECODING`)
-    label_type        type of the labels of a classifier, whose names are strings
+    label_type        type that the labels of a classifier had in the training data; their names are strings
     """
 
     model: Any  # a `Model`; only config.json states its class
@@ -105,7 +106,7 @@ class Loaded:
     label_type: str = "str"
 
     def save(self, path: str | Path) -> str:
-        """Write all contents to another directory. Return the model type; see `save`."""
+        """Write the model and all other contents to another directory, as `save` does. Return the model type."""
         if self.sentences.files:
             write_files(Path(path), self.sentences.files)
         return save(
@@ -127,8 +128,8 @@ def save(
 ) -> str:
     """Write a model directory and return the model type. It is `manyheads-...` if no other tool can open the directory.
 
-    path              directory, created if missing; other files in it are not changed. Each file is written under a
-                      temporary name, then renamed
+    path              directory, which is created if it does not exist. Other files in it are not changed. Each file is
+                      written under a temporary name, then renamed
     target_tokenizer  target tokenizer of a model with two vocabularies
     vocabulary        contents of the original tokenizer files (`Loaded.vocabulary`), written instead of
                       tokenizer.json
@@ -146,7 +147,8 @@ def save(
     if adapter := adapter_files(model, family, label_type):
         write_files(Path(path) / "adapter", adapter)
     if target_tokenizer is not None and not family.own:
-        # Other tools ignore a second tokenizer.json, and would decode the target text with the source tokenizer.
+        # Other tools ignore a second tokenizer file and would decode target texts with the source tokenizer. So save
+        # the model in the format of Manyheads.
         family = OWN_TRANSFORMER
     sizes = vocabulary_sizes(model.config)
     if tokenizer is not None and target_tokenizer is None and sizes[0] != sizes[1] and not vocabulary:
@@ -198,7 +200,7 @@ def load(path: str | Path) -> Loaded:
     _check_weight_files(path, source)
     shapes = read_shapes(path)
     for name, shape in shapes.items():
-        # torch can store float8 and smaller types, but not compute with them
+        # PyTorch can store float8 and smaller types, but cannot compute with them.
         if shape.is_floating_point() and shape.element_size() < 2:
             raise UserError(
                 f"{path}: {name} is {str(shape.dtype).removeprefix('torch.')}: expected float32, float16 or bfloat16. "
@@ -237,7 +239,7 @@ def _check_weight_files(path: Path, source: str | Path) -> None:
             f"{path}: {PICKLED} is a pickle, which can run code and is never loaded. Make a safe copy with"
             f" 'manyheads convert {path} OUT'"
         )
-    # Only the required files were downloaded from the Hub, so the message does not speak of missing files.
+    # From the Hub, only the required files were downloaded, so it is unknown whether the model has pickled weights.
     if str(source).startswith("hub:"):
         raise UserError(f"{source}: no {SAFE}. If it has {PICKLED}, run 'manyheads convert {source} OUT'")
     raise UserError(f"{path}: no {SAFE}: the directory is incomplete. Copy or save the model again")
@@ -255,7 +257,7 @@ def _load_adapted(adapter: Adapter) -> Loaded:
 
 
 def _base_of(adapter: Adapter) -> Path:
-    """Return the directory of an adapter's base model: as named, relative to the adapter, or in the Hub's cache."""
+    """Return the directory of an adapter's base model: a path, a path relative to the adapter, or a download."""
     name, revision = (adapter.settings.get(key) for key in ("base_model_name_or_path", "revision"))
     for base in (Path(str(name)), adapter.path / str(name)):
         if base.is_dir() and not base.samefile(adapter.path):
@@ -271,8 +273,8 @@ def _base_of(adapter: Adapter) -> Path:
 def resolve(model: str | Path, *, pickled: bool = False, cached: bool = False) -> Path:
     """Return the local directory of a model. For `hub:OWNER/NAME[@REVISION]`, download only the files that are needed.
 
-    pickled  True: download weights in pickle format instead of safetensors, for the command `manyheads convert`
-    cached   True: download nothing, and use the files of an earlier download
+    pickled  if True, download pickled weights instead of safetensors, for the command `manyheads convert`
+    cached   if True, download nothing, and use the files of an earlier download
     """
     if not str(model).startswith("hub:"):
         return Path(model)
@@ -292,13 +294,13 @@ def resolve(model: str | Path, *, pickled: bool = False, cached: bool = False) -
 
 
 def family_of(model: Model[Config]) -> tuple[AnyFamily, list[str]]:
-    """Return the first format in the list of formats that can represent a model.
+    """Return the first format that can represent a model, and the reasons for which the formats before it cannot.
 
-    Also return the reason why each earlier format in the list cannot represent the model.
+    Raises UserError if no format can represent the model.
     """
     obstacles = []
     for family in FAMILIES.values():
-        if type(model) is family.module:  # The type must match exactly, because the format of a subclass is different.
+        if type(model) is family.module:  # Do not accept subclasses, because they have another format.
             try:
                 family.settings_of(model.config)
             except UserError as error:
@@ -309,7 +311,7 @@ def family_of(model: Model[Config]) -> tuple[AnyFamily, list[str]]:
 
 
 def read_settings(path: Path) -> tuple[AnyFamily, JsonObject]:
-    """Read the config.json of a directory. Return the format named by its model type, and the settings."""
+    """Return the format of a model directory and the content of its config.json. Its model type names the format."""
     if is_adapter(path):
         path = _base_of(Adapter.read(path))
     path, run = model_files(path), path
@@ -343,7 +345,7 @@ def check_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def misfit(path: Path, family: AnyFamily, error: UserError) -> UserError:
-    """Return the error with its cause: weights that do not fit the settings, or settings that are not supported."""
+    """Return an error that states if the weights do not fit config.json, or if the model is not supported."""
     if not isinstance(error, Mismatch):
         return UserError(f"{path / CONFIG}: unsupported model: {error}")
     return UserError(

@@ -7,11 +7,14 @@ from html import escape
 
 from manyheads.files import JsonObject
 
-MAX_ROWS = 60  # a longer table shows this number of rows, and says how many follow
+MAX_ROWS = 60  # maximum number of rows that are shown; below them, a line states the number of further rows
 
 
 def html_table(head: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
-    """Return an HTML table. Floats have four digits after the point, and numbers are aligned on the right."""
+    """Return an HTML table of the given rows. Floats have four decimal places, and numbers are aligned on the right.
+
+    head  names of the columns
+    """
     above = "".join(f"<th style='text-align: left'>{escape(str(name))}</th>" for name in head)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows[:MAX_ROWS])
     more = f"<p>{len(rows) - MAX_ROWS:,} more rows</p>" if len(rows) > MAX_ROWS else ""

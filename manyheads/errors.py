@@ -12,14 +12,17 @@ class UserError(ValueError):
     message and exits with status 2. Because this class is a subclass of `ValueError`, Python callers can catch
     `UserError` or `ValueError`.
 
-    index  index, from 0, of the faulty item in a list of the caller; None for an error without such an item
+    index  index of the faulty item, counted from 0, if the caller has passed a list of items; otherwise None
     """
 
     index: int | None = None
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Return True for an out-of-memory error of Python or PyTorch. On a CPU, PyTorch raises a plain RuntimeError."""
+    """Return True for an out-of-memory error of Python or PyTorch.
+
+    On a CPU, PyTorch raises a RuntimeError that is recognized by its message.
+    """
     return type(error).__name__ in ("MemoryError", "OutOfMemoryError") or "can't allocate memory" in str(error)
 
 
@@ -35,7 +38,7 @@ def shown(names: Iterable[object], limit: int = 4) -> str:
 
 
 def similar(word: str, valid: Iterable[str]) -> str:
-    """Return the valid name that is most similar to a mistyped one; empty if none is similar."""
+    """Return the valid name that is most similar to a mistyped name; an empty string if no name is similar."""
     return next(iter(get_close_matches(word, list(valid), n=1)), "")
 
 

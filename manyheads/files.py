@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 
 from manyheads.errors import UserError
 
-PICTURES = (".png", ".svg", ".pdf")  # suffixes of pictures that matplotlib writes
+PICTURES = (".png", ".svg", ".pdf")  # suffixes of the picture formats that the package writes with matplotlib
 DEEPEST = 100  # maximum depth of nested brackets in a JSON file
 JsonObject: TypeAlias = dict[str, Any]  # content of a JSON object, such as a configuration or a record
-JsonMapping: TypeAlias = Mapping[str, Any]  # the same, to be read only
+JsonMapping: TypeAlias = Mapping[str, Any]  # content of a JSON object that must not be changed
 _TOO_DEEP = f"nested more than {DEEPEST} deep"
 # Prefix of temporary file names. Such a file is still being written, or was left behind by a killed process.
 LEFTOVER = ".tmp-"
@@ -112,9 +112,9 @@ def check_free(out: Path) -> None:
 
 
 def regular(file: Path) -> Path:
-    """Return the path if it is a regular file or does not exist.
+    """Return the path of a file that is a regular file or does not exist.
 
-    Raise UserError for a pipe or device, which may never end.
+    Raises UserError for a directory, and for a pipe or device, because reading it may never end.
     """
     if file.exists() and not file.is_file():
         raise UserError(f"{file}: expected a file, found a {'directory' if file.is_dir() else 'pipe or device'}")
@@ -131,9 +131,11 @@ def read_json(path: Path, hint: str) -> Any:
 
 
 def parse_json(text: str | bytes, **options: Any) -> Any:
-    """Parse JSON text with options of `json.loads`. Raise UserError if brackets are nested more than 100 deep.
+    """Parse JSON text. Raise UserError if brackets are nested more than `DEEPEST` deep.
 
-    Python can parse deeply nested values that it cannot print, so the depth is limited here.
+    Without this limit, Python could parse deeply nested values that it cannot print.
+
+    options  options of `json.loads`
     """
     brackets = text.count(b"[") + text.count(b"{") if isinstance(text, bytes) else text.count("[") + text.count("{")
     try:

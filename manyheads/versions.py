@@ -1,7 +1,7 @@
-"""Records and model directories of other versions of Manyheads. No other module knows an earlier form.
+"""Compatibility with records and model directories that other versions of Manyheads wrote.
 
-No version has been released yet, so nothing has to stay readable. From version 1.0 on, `upgrade` converts what each
-released version wrote.
+Only this module contains formats of other versions. No version has been released yet, so there is no older format to
+read. From version 1.0 on, `upgrade` converts the formats of all released versions.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ R = TypeVar("R")
 class EarlierVersion(UserError):
     """Error for a file that an unreleased version of Manyheads wrote, and that this version does not read.
 
-    place    the file or directory
-    missing  entries that this version always writes, and that the file lacks
+    place    path of the file or directory
+    missing  names of entries that this version always writes, and that the file does not contain
     """
 
     def __init__(self, place: object, missing: Iterable[str]) -> None:

@@ -101,7 +101,7 @@ def embeddings(model: Model[Config]) -> int:
 
 
 def active_parameters(model: Model[Config]) -> int:
-    """Return the number of parameters that a token uses, without embeddings: of experts, only the chosen ones."""
+    """Return the number of parameters that a token uses, without embeddings and without the experts of other tokens."""
     idle = sum(layer.idle_parameters for layer in expert_layers(model))
     return sum(parameters(model).values()) - embeddings(model) - idle
 
@@ -212,9 +212,11 @@ def training_flops(model: Model[Config], *lengths: int) -> float:
 def memory(model: Model[Config], state: int = 2) -> dict[str, int]:
     """Return the memory in bytes that a float32 model needs for its weights, for training and for decoding.
 
-    Training stores weights, and a gradient and `state` values of the optimizer for each trained parameter: two moments
-    with Adam. Activations are not included; they grow with the batch. Decoding stores cached keys and values for each
-    target token and, in an encoder-decoder, for each source token.
+    Training stores the weights, and for each trained parameter a gradient and the state of the optimizer. Activations
+    are not included, because they depend on the batch. Decoding stores cached keys and values for each target token
+    and, in an encoder-decoder, for each source token.
+
+    state  number of values that the optimizer stores for each parameter: two moments for Adam
 
         >>> memory(gpt.model)["weights"] == 4 * sum(p.numel() for p in gpt.model.parameters())
         True

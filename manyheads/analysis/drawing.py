@@ -26,7 +26,10 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def optional() -> Iterator[None]:
-    """Log how to install matplotlib, instead of raising an error, if matplotlib is missing."""
+    """Context manager for drawing a picture that is optional.
+
+    If matplotlib is missing, log how to install it instead of raising an error.
+    """
     try:
         yield
     except MissingExtra as error:

@@ -35,11 +35,12 @@ SHOWN = 12  # maximum number of characters of a word in a picture
 class Lens:
     """Most likely words according to each layer, at each token position.
 
-    model, title   name of the model, and description of the input
-    tokens         the T tokens of the input
-    layers         EMBEDDING, then layer indices from 0; L entries in all
-    words          most likely words of each layer and position, (L, T, top), in descending order of probability
-    probabilities  probabilities of these words, (L, T, top)
+    model          name of the model
+    title          description of the input
+    tokens         T tokens of the input
+    layers         L names of layers: "embedding", then the indices of the layers from 0
+    words          (L, T, top) most likely words of each layer and position, in descending order of probability
+    probabilities  (L, T, top) probabilities of these words
     """
 
     model: str

@@ -13,6 +13,7 @@ from manyheads.cli.lines import answered, one_line, refuse_files
 from manyheads.cli.loading import PRECISION, PROCESSES, in_processes, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import JSON, MODEL, Flag, Option, Positional, Verbs, number, whole
+from manyheads.cli.tables import IMAGES, reads_table, table_options, write_predictions
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
 
@@ -33,10 +34,13 @@ def add(verbs: Verbs) -> None:
         Option("--threshold", "P", "minimum probability of a label, for such a model (default: the run's, or 0.5)",
                number(0, 1)),
         Flag("--truncate", "shorten texts that exceed the model's maximum length"),
-        Flag("--skip-bad-lines", "skip images that cannot be read, and leave their lines without labels",
-             also="--skip-bad-images"),
+        *table_options("text", "pair", "image", skip=None), *IMAGES,
+        Flag("--scores", "add the probability of each label to a table"),
+        Flag("--skip-bad-lines", "skip images that cannot be read, and leave their lines without labels; in a table, "
+             "add a column `error`", also="--skip-bad-images"),
         PRECISION, PROCESSES,
         example='manyheads classify runs/text-classification "a fine film" --top 2',
+        usage="manyheads classify [OPTIONS] MODEL [TEXT|IMAGE ...]",
     )  # fmt: skip
 
 
@@ -44,7 +48,12 @@ def add(verbs: Verbs) -> None:
 def _classify(options: argparse.Namespace) -> None:
     if options.pair is not None and len(options.rest) != 1:
         raise UserError("--pair expects one TEXT; on stdin, separate the two texts of a pair with a tab")
+    tabular = reads_table(options, ("pair", "top"), own=["skip_bad_lines"])
     classifier = model_for("classify", options.model, options.precision)
+    if tabular:
+        from manyheads.cli.classify_table import classify_rows
+
+        return write_predictions(options, classify_rows(classifier, options))
     if classifier.reads == "images":
         return _classify_images(classifier, options)
     if options.skip_bad_lines:

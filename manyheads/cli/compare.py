@@ -44,7 +44,10 @@ def _compare(options: argparse.Namespace) -> None:
             print(f"{name}: too few items for a bootstrap")
         else:
             verdict = "they differ" if p < 0.05 else "no significant difference"
-            print(f"{name}: paired bootstrap, p = {p:.3f}: {verdict}")
+            interval = (
+                f"{test['difference']:+.4f} ({test['low']:+.4f} to {test['high']:+.4f}), " if "low" in test else ""
+            )
+            print(f"{name}: {interval}paired bootstrap, p = {p:.3f}: {verdict}")
     better, worse = comparison["better"], comparison["worse"]
     changed = comparison["most_changed"]
     listing = "; the largest changes in both directions (--json lists more):" if changed else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,13 @@ from manyheads.cli.lines import answered, refuse_files
 from manyheads.cli.loading import PRECISION, model_for
 from manyheads.cli.output import check_file, document, print_metrics
 from manyheads.cli.parser import JSON, MODEL, Flag, Option, Positional, Verbs, whole
+from manyheads.cli.tables import IMAGES, columns_for, reads_table, table_options, write_predictions
 from manyheads.errors import UserError, extra
 from manyheads.files import JsonObject, replacing
 
 if TYPE_CHECKING:
     from manyheads.tasks.loading import LoadedModel
+    from manyheads.tasks.tables import Inputs, RowTask
 
 POOLS = ("mean", "first", "max", "tokens")
 
@@ -32,8 +35,9 @@ def add(verbs: Verbs) -> None:
                "else mean; images: the features that a head reads)", choices=POOLS),
         Option("--prompt", "NAME", "prompt of a sentence-transformers directory (default: its own)"),
         Flag("--truncate", "shorten texts that exceed the model's maximum length"),
-        PRECISION,
+        *table_options("text", "image"), *IMAGES, PRECISION,
         example="manyheads embed models/bert 'the cat sat' --out vectors.npz",
+        usage="manyheads embed [OPTIONS] MODEL [TEXT|IMAGE ...]",
     )  # fmt: skip
 
 
@@ -42,6 +46,13 @@ def _embed(options: argparse.Namespace) -> None:
         check_file(options.out, (".npz", ".parquet"), "expected a name with .npz or .parquet")
     if options.data is not None and (options.rest or options.pool == "tokens"):
         raise UserError("--data scores one vector per item: leave out the texts, and --pool tokens")
+    tabular = reads_table(options, ("out", "data"))
+    if tabular:
+        if options.output.suffix.lower() in (".csv", ".tsv"):
+            raise UserError(f"--output {options.output}: expected .parquet or .jsonl, because a cell holds a vector; "
+                            "for .npz, give texts without --input, and --out FILE.npz")  # fmt: skip
+        if options.pool == "tokens":
+            raise UserError("--pool tokens gives several vectors for a row of --input: choose mean, first or max")
     predictor = model_for("embed", options.model, options.precision)
     settings: JsonObject = {"layer": options.layer, "pool": options.pool}
     if predictor.reads == "images":
@@ -54,6 +65,8 @@ def _embed(options: argparse.Namespace) -> None:
         refuse_files(options.rest)
     if options.data is not None:
         return _score(predictor, options, settings)
+    if tabular:
+        return write_predictions(options, _rows(predictor, options, settings))
     rows = ((text, vector) for _, text, (vector, _) in answered(options.rest, lambda t: predictor.embed(t, **settings)))
     if options.out is not None:
         return _write(options.out, [{"input": text, "vector": vector} for text, vector in rows])
@@ -62,6 +75,38 @@ def _embed(options: argparse.Namespace) -> None:
     for _, vector in rows:
         for row in vector.reshape(-1, vector.shape[-1]):
             print(" ".join(f"{value:.6g}" for value in row))
+
+
+def _rows(predictor: LoadedModel, options: argparse.Namespace, settings: JsonObject) -> RowTask:
+    """Return the vectors of the texts or images in the table of --input."""
+    import numpy as np
+
+    from manyheads.cli.classify_table import image_reader
+    from manyheads.data.images.checking import open_image
+    from manyheads.data.readers.labeled import TEXTS
+    from manyheads.tasks.images.objective import EVALUATION_BATCH
+    from manyheads.tasks.tables import RowTask, choose_column, text_reader
+
+    images = predictor.reads == "images"
+
+    def text_vectors(rows: Sequence[Inputs]) -> list[JsonObject | str]:
+        return [{"vector": vector.tolist()} for vector, _ in predictor.embed([text for (text,) in rows], **settings)]
+
+    def image_vectors(rows: Sequence[Inputs]) -> list[JsonObject | str]:
+        arrays, faults = [], dict[int, str]()
+        for index, (image,) in enumerate(rows):
+            try:
+                arrays.append(predictor.preprocessing.array(open_image(image)))
+            except UserError as error:
+                faults[index] = str(error)
+        found = iter(predictor.embed_arrays(arrays, **settings))
+        return [faults[i] if i in faults else {"vector": next(found).vector.tolist()} for i in range(len(rows))]
+
+    added = {"vector": list[np.float32]}
+    if images:
+        return RowTask(image_reader(predictor, options), image_vectors, added, rows=EVALUATION_BATCH)
+    column = choose_column(options.input, "text", columns_for(options, "text").get("text"), TEXTS)
+    return RowTask(text_reader(column), text_vectors, added)
 
 
 def _score(predictor: LoadedModel, options: argparse.Namespace, settings: JsonObject) -> None:

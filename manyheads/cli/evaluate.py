@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from manyheads.cli.loading import PRECISION, PROCESSES, data_options, ensemble, in_processes, model_for
 from manyheads.cli.output import check_file, document, print_metrics, table
 from manyheads.cli.parser import JSON, MODEL, Flag, Option, Verbs
+from manyheads.cli.tables import columns_option
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
+
+if TYPE_CHECKING:
+    from manyheads.tasks.evaluation import LabelEvaluation
 
 PICTURES = (".png", ".svg")
 SHARES = ("precision", "recall", "f1")
@@ -23,18 +28,10 @@ def add(verbs: Verbs) -> None:
         Option("--errors", "FILE.csv|.png", "write the wrong predictions as a table, or the wrong images as a sheet",
                Path),
         Flag("--truncate", "shorten texts that exceed the model's maximum length"),
-        Option("--columns", "text=NAME,label=NAME", "columns of --data (default: as in training): text, pair, "
-               "label; encoders: text, pair, negative, score", _columns),
+        columns_option("columns of --data", "text", "label", "pair", "negative", "score"),
         ensemble(), PRECISION, PROCESSES,
         example="manyheads evaluate runs/translation --data test.tsv",
     )  # fmt: skip
-
-
-def _columns(given: str) -> dict[str, str]:
-    columns = dict(part.split("=", 1) for part in given.split(",") if "=" in part)
-    if len(columns) != given.count(",") + 1 or not columns.keys() <= {"text", "pair", "label", "negative", "score"}:
-        raise argparse.ArgumentTypeError(f"expected text=NAME,label=NAME (and pair=NAME), found {given!r}")
-    return columns
 
 
 @in_processes
@@ -60,18 +57,25 @@ def _evaluate(options: argparse.Namespace) -> None:
     if options.confusion not in (None, "-"):
         check_file(Path(options.confusion), PICTURES, f"expected a name in {', '.join(PICTURES)}, or -", "--confusion")
     if options.errors:
+        from manyheads.data.table_writer import WRITTEN
+
         sheet = (".png",) if model.reads == "images" else ()
-        expected = "expected a name in .csv, or in .png for a model that reads images"
-        check_file(options.errors, (".csv", *sheet), expected, "--errors")
+        expected = f"expected a name in {', '.join(WRITTEN)}, or in .png for a model that reads images"
+        check_file(options.errors, (*WRITTEN, *sheet), expected, "--errors")
     if options.trust:
         from manyheads.tasks.evaluation import trust
 
         trust(model.path)
     outcome = model.outcome(options.data, skip_bad_lines=options.skip_bad_lines, **more)
-    labels = {"labels": outcome.by_label()} if options.by_label else {}
-    confusion = outcome.confusion() if options.confusion else None
+    _print(options, outcome)
     if options.errors:
         outcome.save_errors(options.errors)
+
+
+def _print(options: argparse.Namespace, outcome: LabelEvaluation) -> None:
+    """Print the metrics and the reports of an evaluation."""
+    labels = {"labels": outcome.by_label()} if options.by_label else {}
+    confusion = outcome.confusion() if options.confusion else None
     if confusion and options.confusion != "-":
         from manyheads.analysis.figures.confusion import draw_confusion
 

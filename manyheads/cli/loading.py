@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from manyheads.tasks.loading import LoadedModel
 
 
-PRECISION = Option("--precision", "P", "float32 (default), bf16, int8, or auto: fast, near float32",
+PRECISION = Option("--precision", "P", "float32 (default), bf16, int8, auto (near float32)",
                    choices=PRECISIONS, default="float32")  # fmt: skip
 PROCESSES = Option("--processes", "N", "number of processes on this machine (default: 1)", whole(1, 1024), default=1)
 

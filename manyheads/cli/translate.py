@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyheads.cli.lines import answered, one_line, read_lines, refuse_files, stdin
 from manyheads.cli.loading import PRECISION, PROCESSES, ensemble, in_processes, model_for
 from manyheads.cli.parser import JSON, MODEL, TEXTS, Flag, Option, Verbs, number, whole
+from manyheads.cli.tables import reads_table, refuse_table_options, table_options, write_predictions
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
 from manyheads.files import write as write_file
@@ -19,6 +20,7 @@ from manyheads.tasks.translation import MAX_BEAMS
 from manyheads.training.distributed import distributed_context
 
 if TYPE_CHECKING:
+    from manyheads.tasks.tables import Inputs, RowTask
     from manyheads.tasks.translation.predictor import Translation, Translator
 
 
@@ -26,13 +28,14 @@ def add(verbs: Verbs) -> None:
     verbs.add(
         "translate", _translate, "translate texts, from arguments or stdin", MODEL, JSON,
         TEXTS,
-        Option("--beam", "N", "beam size; 1: greedy (default: the run's, or 4; with --force at least 5)",
+        Option("--beam", "N", "beam size (default: the run's, or 4; --force: 5)",
                whole(1, MAX_BEAMS)),
         Option("--alpha", "A", "length penalty (default: the run's, or 0.6)", number(0, 10)),
         Option("--nbest", "N", "print line number, score and text of the N best", whole(1, MAX_BEAMS)),
         Option("--score-target", "FILE", "score the lines of FILE as translations"),
-        Option("--input", "FILE", "translate the lines of FILE"),
-        Option("--output", "FILE", "write the output to FILE"),
+        Option("--input", "FILE", "translate the lines of FILE, or each row of a table"),
+        Option("--output", "FILE", "write the output, or the table with translations"),
+        *table_options("text")[2:],
         Flag("--alignments", "also print word pairs, as 0-0 1-2"),
         Option("--prefix", "TEXT", "text that begins every translation", default=""),
         Option("--force", "WORD", "word that occurs in every translation; repeatable", repeatable=True),
@@ -52,7 +55,14 @@ def add(verbs: Verbs) -> None:
 
 @in_processes
 def _translate(options: argparse.Namespace) -> None:
+    from manyheads.data.readers.tables import is_table
+
     _check(options)
+    if options.input is not None and is_table(options.input):
+        reads_table(options, ("nbest", "score_target", "alignments"))
+        translator = model_for("translate", options.model, options.precision, options.ensemble)
+        return write_predictions(options, _rows(translator, options))
+    refuse_table_options(options, ("columns", "overwrite", "skip_bad_lines"))
     targets = list(read_lines(Path(options.score_target))) if options.score_target else None
     lines = options.rest if options.input is None else list(read_lines(Path(options.input)))
     if options.input is None:
@@ -93,6 +103,25 @@ def _decoding(options: argparse.Namespace) -> JsonObject:
     from manyheads.tasks.translation.options import Options
 
     return {name: vars(options)[name] for name in Options.__annotations__}
+
+
+def _rows(translator: Translator, options: argparse.Namespace) -> RowTask:
+    """Return the translations of the texts in the table of --input."""
+    from manyheads.data.readers.labeled import TEXTS
+    from manyheads.tasks.evaluation import record_of
+    from manyheads.tasks.tables import RowTask, choose_column, text_reader
+
+    decoding, done, recorded = _decoding(options), 0, record_of(translator.path).get("data", {})
+    candidates = ("source", *TEXTS, recorded.get("source"))
+    name = choose_column(Path(options.input), "text", (options.columns or {}).get("text"), candidates)
+
+    def translations(rows: Sequence[Inputs]) -> list[JsonObject | str]:
+        nonlocal done
+        ranked = translator.nbest([text for (text,) in rows], 1, **{**decoding, "seed": (options.seed + done) % 2**63})
+        done += len(rows)
+        return [{"translation": best.text} for (best,) in ranked]
+
+    return RowTask(text_reader(name), translations, {"translation": str})
 
 
 def _print_translations(

@@ -37,9 +37,9 @@ TRAINED_MAP = 256 * 256
 
 @dataclass(slots=True, eq=False)
 class _AttentionMap:
-    """Attention weights of one call of `attend`, computed only for the heads and query rows that are requested.
+    """Attention weights of one call of `attend`, computed only for the requested heads and query rows.
 
-    The fields are the arguments of `attend`.
+    The fields are the arguments of this call.
     """
 
     query: Tensor
@@ -141,7 +141,7 @@ class _AttentionMap:
         return kinds == supported and any(x.requires_grad for x in inputs)
 
     def trained(self, dropout: float) -> Tensor:
-        """Return the weighted mean of the values for each query, with a gradient for training on a CPU."""
+        """Return the weighted mean of the values for each query, by `TrainedAttention`, for training on a CPU."""
         query, key, allowed = self.query, self.key, self.allowed()
         assert key is not None
 
@@ -187,15 +187,16 @@ def attend(
     """Return the attention-weighted mean of the values for each query (Vaswani 2017, section 3.2.1).
 
     query (B, H, ..., Tq, Dh), key (B, H, ..., Tk, Dh), value (B, H, ..., Tk, Dv) -> (B, H, ..., Tq, Dv)
-    mask       keys that each query may attend to; a query without any allowed key gets zeros.
-    bias       tensor added to the scaled scores, broadcasts to (B, H, ..., Tq, Tk).
-    scores     scores (B, H, ..., Tq, Tk) that replace scale * query @ key^T; `key` is then None (additive attention).
-    scale      factor of the scores, 1 / sqrt(Dh) by default.
-    normalize  "softmax": softmax of the scores; "count": scores divided by the number of allowed keys (Wang 2018,
-               section 3.2).
-    dropout    probability of dropping an attention weight.
-    tap        hook that records or edits the attention weights.
-    explicit   True: compute the attention matrix; False: use the fused kernel if possible; None: use the faster method.
+    mask       keys that each query may attend to. The result for a query without any allowed key is zero
+    bias       tensor that is added to the scaled scores; broadcasts to (B, H, ..., Tq, Tk)
+    scores     scores (B, H, ..., Tq, Tk) in place of scale * query @ key^T; `key` is then None (additive attention)
+    scale      factor of the scores. By default, 1 / sqrt(Dh)
+    normalize  "softmax" for the softmax of the scores; "count" for scores divided by the number of allowed keys (Wang
+               2018, section 3.2)
+    dropout    probability of dropping an attention weight
+    tap        hook that records or edits the attention weights
+    explicit   if True, compute the attention matrix. If False, use the fused kernel if possible. By default, use the
+               faster method
     """
     assert (key is None) == (scores is not None), "expected either key or scores, not both"
     scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
@@ -225,7 +226,7 @@ def _scaled_products(query: Tensor, key: Tensor, scale: float) -> Tensor:
     Fused kernels accumulate in float32 as well, whatever the precision of the model.
     """
     dtype = torch.promote_types(query.dtype, torch.float32)
-    # autocast cannot be disabled on the meta device, which does not support it
+    # The meta device does not support autocast, so disable autocast for the CPU there.
     device = "cpu" if query.is_meta else query.device.type
     with torch.autocast(device, enabled=False):
         return (query.to(dtype) * scale) @ key.to(dtype).transpose(-2, -1)
@@ -258,14 +259,14 @@ def _normalize(scores: Tensor, allowed: Tensor | None, normalize: Normalize, has
 class Attention(nn.Module):
     """Multi-head attention: projections around `attend` (Vaswani 2017, section 3.2.2).
 
-    width         width D of the input and the output.
-    heads         number of heads H.
-    head_width    width of a head Dh; None for width / heads as in the paper, other values as `key_dim` of Keras.
-    key_width     width of the queries and keys of a head, by default the width of its values (Table 3, row B).
-    memory_width  width of the sequence that supplies keys and values, by default `width`.
-    bias          add a bias to the four projections.
-    qkv_bias      add a bias to the query, key and value projections; by default as `bias`.
-    dropout       probability of dropping an attention weight during training.
+    width         width D of the input and the output
+    heads         number of heads H
+    head_width    width Dh of a head. By default, width / heads as in the paper
+    key_width     width of the queries and keys of a head. By default, the width of its values (Table 3, row B)
+    memory_width  width of the sequence that supplies keys and values. By default, `width`
+    bias          if True, the four projections have a bias
+    qkv_bias      if True, the query, key and value projections have a bias. By default, equal to `bias`
+    dropout       probability of dropping an attention weight during training
     """
 
     def __init__(

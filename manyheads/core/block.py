@@ -29,7 +29,8 @@ class Block(nn.Module):
     dropout    probability of dropping an element of a sublayer's output during training (section 5.4).
     drop_path  probability of skipping a sublayer for an item of the batch during training (stochastic depth).
     scale      initial value of learned factors, one per channel, for the outputs of self-attention and the feed-forward
-               network (Touvron 2021, "Going deeper with Image Transformers", section 2.1); None: no factors.
+               network (Touvron 2021, "Going deeper with Image Transformers", section 2.1). By default, there are no
+               such factors
     """
 
     def __init__(
@@ -196,7 +197,8 @@ class Stack(nn.Module):
     def _has_active_tap(self) -> bool:
         """Return True if activations inside this stack are being recorded or edited.
 
-        Gradient checkpointing is then off. Otherwise the backward pass would run each block again, and record it twice.
+        Gradient checkpointing is then disabled: it would run each block again in the backward pass, and record it
+        twice.
         """
         return any(isinstance(module, Tap) and module.is_active for module in self.modules())
 

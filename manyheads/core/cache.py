@@ -18,8 +18,11 @@ class KVCache:
     cross-attention entries (keys and values of the encoder output) are computed once. Rows with the same source
     sentence share them.
 
-    layers, batch, heads, capacity, head_width: sizes of the cache. `capacity` is the maximum number of positions of a
-    row. Keys may be narrower than head_width.
+    layers      number of layers
+    batch       number of rows
+    heads       number of attention heads
+    capacity    maximum number of positions of a row
+    head_width  maximum width of keys and values of a head; keys may be narrower
     """
 
     def __init__(
@@ -34,15 +37,15 @@ class KVCache:
         device: torch.device | str = "cpu",
     ) -> None:
         self._dtype, self._device = dtype, device
-        # (layers, key or value, B, H, C, Dh); one tensor for all layers, so that a single copy selects rows in all of
-        # them
+        # Keys and values, (layers, 2, B, H, C, Dh). All layers are in one tensor, so that one copy operation selects
+        # rows in all layers.
         self._entries = self._zeros((layers, 2, batch, heads, capacity, head_width))
         self._cross: list[tuple[Tensor, Tensor] | None] = [None] * layers
         self._cross_lengths: Tensor | None = None
         # cross-attention entries repeated for every row of the batch, computed at the first read
         self._expanded: list[tuple[Tensor, Tensor]] | None = None
         self._cross_mask: Mask | None = None
-        # For each row, index of the source sentence whose cross-attention entries the row uses.
+        # index of the source sentence whose cross-attention entries each row uses, (B,)
         self._sources = torch.arange(batch, device=device)
         self.lengths = torch.zeros(batch, dtype=torch.long, device=device)  # (B,)
         self._longest = 0
@@ -150,7 +153,7 @@ class KVCache:
 
     def _select_entries(self, rows: Tensor) -> None:
         used = self._longest
-        # indices of the rows that move; all other rows stay in place
+        # indices of the rows whose content changes; all other rows remain in place
         moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
         selected = self._entries[:, :, :, :, :used].index_select(2, rows[moved])
         self._ensure_rows(len(rows))

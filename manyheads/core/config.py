@@ -107,7 +107,7 @@ class Divides:
 
 @dataclass(frozen=True)
 class Odd:
-    """Check that a number is odd: a kernel reads the same number of positions before and after its own."""
+    """Check that a number is odd, as a kernel size must be: a kernel reaches equally far to both sides."""
 
     def violation(self, value: int, config: DataclassInstance) -> str:
         return "" if value % 2 else "that is odd, so that it reaches equally far to both sides"
@@ -227,7 +227,10 @@ def is_config(value: object) -> TypeGuard[DataclassInstance]:
 
 
 def missing_fields(config: DataclassInstance, saved: JsonMapping) -> list[str]:
-    """Return the dotted names of the fields of a configuration that its saved form lacks."""
+    """Return the dotted names of the fields of a configuration that are missing in its saved form.
+
+    saved  saved form, as `as_dict` returns it
+    """
     missing = []
     for name, value in values(config).items():
         if name not in saved:
@@ -265,7 +268,7 @@ def expected(value: object, hint: Hint, config: DataclassInstance | None = None)
     """Return a description of the value that a field expects, or an empty string if the value is valid.
 
     hint    type of the field, with its ranges
-    config  configuration with all values, for ranges that depend on other fields; None: check the type only
+    config  configuration with all values, for ranges that depend on other fields. If None, only the type is checked
     """
     origin: Hint = get_origin(hint)
     arguments = get_args(hint)

@@ -28,7 +28,7 @@ def dropout(x: Tensor, probability: float, training: bool = True) -> Tensor:
 
 
 def dropout_factors(shape: torch.Size, probability: float, dtype: torch.dtype) -> Tensor:
-    """Return the random factors of dropout on a CPU: zero with this probability, otherwise the scale."""
+    """Return the random factors of dropout on a CPU: zero with the given probability, otherwise the scale factor."""
     assert 0.0 <= probability <= 1.0, f"expected a dropout probability from 0 to 1, found {probability}"
     keep_count = 256 - round(probability * 256)
     coarse = abs(1 - keep_count / 256 - probability) > min(probability, 1 - probability) / 50

@@ -2,7 +2,7 @@
 
 A router gives every token a probability for each expert. The token uses its `top_k` most probable experts, and their
 outputs are added, each multiplied by its probability (Fedus 2021, equations 1 and 2). The probabilities are not
-normalized again over the chosen experts. So the router learns with one expert per token, too.
+normalized again over the chosen experts. Therefore the router also gets a gradient if tokens use only one expert.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ class ExpertConfig(Config):
 
     experts      number of experts of each layer
     top_k        number of experts that each token uses
-    expert_size  hidden units of each expert; None: those of the dense feed-forward network
-    capacity     limit of the tokens of an expert in training, as a multiple of their mean; None: no limit
+    expert_size  hidden units of each expert. With none, as many as in the dense feed-forward network
+    capacity     maximum number of tokens of an expert in training, as a multiple of the mean number. With none, there
+                 is no limit
     balance      weight of the load-balancing loss (alpha in Fedus 2021)
     """
 
@@ -82,7 +83,7 @@ class Experts(nn.Module):
                     In eval mode there is no limit. So the output for a token does not depend on the other tokens.
     balance         weight of the load-balancing loss, which `balance_losses` collects
 
-    Padding, if the layer knows the lengths, uses no expert. It neither takes capacity nor enters the loss.
+    Padding uses no expert if the lengths of the texts are given. It then takes no capacity, and the loss ignores it.
     """
 
     def __init__(
@@ -102,7 +103,10 @@ class Experts(nn.Module):
         self.tap = Tap("feed_forward")
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return the output (B, T, D) for x (B, T, D). lengths (B,): number of real tokens of each row; None: all."""
+        """Return the output (B, T, D) for x (B, T, D).
+
+        lengths  (B,) number of real tokens of each row. By default, all tokens are real
+        """
         tokens = x.flatten(0, -2)  # (N, D)
         real = None if lengths is None else ~padding(lengths, x.shape[-2], x.device).flatten()
         probabilities = self.router(tokens)  # (N, E)
@@ -128,9 +132,13 @@ class Experts(nn.Module):
         return experts // len(self.expand) * (len(self.expand) - self.top_k)
 
     def _assign(self, chosen: Tensor, real: Tensor | None) -> tuple[Tensor, list[int]]:
-        """Return the indices of the processed choices of chosen (k, N), sorted by expert, and the count by expert.
+        """Return the order in which experts process the choices of tokens, and the number of rows of each expert.
 
-        The index k * N fills the count of each expert to a multiple of ROWS.
+        The order contains indices into the k * N choices, sorted by expert. The number of rows of an expert is a
+        multiple of `ROWS`; the additional rows have the index k * N.
+
+        chosen  (k, N) experts of each token
+        real    (N,) False at padding; None without padding
         """
         experts = chosen.flatten()
         count = len(self.expand)
@@ -157,7 +165,9 @@ def balance_loss(probabilities: Tensor, chosen: Tensor, real: Tensor | None = No
 
     It is 1 if all experts get the same number of tokens. Only the probabilities have a gradient.
 
-    probabilities (N, E); chosen (k, N): experts of each token; real (N,): False at padding, None: no padding
+    probabilities  (N, E) probability of each expert for each token
+    chosen         (k, N) experts of each token
+    real           (N,) False at padding; None without padding
     """
     weight = torch.ones_like(probabilities[:, 0]) if real is None else real.to(probabilities.dtype)
     weight = weight / weight.sum()

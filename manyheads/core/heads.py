@@ -1,4 +1,4 @@
-"""Names of the modules on top of a model's body: classifiers, and layers that exist only for certain heads."""
+"""Names of the modules that form the head of a model: classifiers, and layers that exist only with certain heads."""
 
 # CLASSIFIERS have one output row per label. HEADS also includes all modules that exist only if a model has certain
 # heads.

@@ -45,14 +45,14 @@ class Properties(TypedDict, total=False):
 class Model(nn.Module, Generic[C_co]):
     """Module with a configuration. `type(model)(model.config)` builds a module of the same shape.
 
-    pad            padding token; None: the model has no such token, and its padding may be any token
-    max_positions  maximum number of tokens of a text; None: no limit
-    head_name      name of the head, such as "sequence"; None: models of this class have only one
-    labels         labels that the model distinguishes
+    pad            id of the padding token; None if the model has no such token, so that any token may be used
+    max_positions  maximum number of tokens of a text; None if there is no limit
+    head_name      name of the head, such as "sequence"; None for a class of models with only one head
+    labels         labels that the model predicts
     reads_pairs    True if the model distinguishes the texts of a pair
-    undecayed      names of the matrices without weight decay; it never applies to vectors
-    origin         model that a fine-tuning run started from, as the user named it
-    new            names of the tensors that `origin` lacks, which are initialized at random
+    undecayed      names of the matrices to which weight decay does not apply; it never applies to vectors
+    origin         model from which a fine-tuning run started, as the user named it
+    new            names of the tensors that `origin` does not have, which were initialized at random
     trained_heads  names of the parameters that are trained in addition to low-rank layers
     """
 
@@ -72,7 +72,8 @@ class Model(nn.Module, Generic[C_co]):
 class Encodes(Model[C_co]):
     """Model with a stack of layers whose states, one for each token or image patch, describe the input.
 
-    encode  method that returns the states of the last layer after the final norm, without the head; None: no method
+    encode  method that returns the states of the last layer after the final norm, without the head; None if the model
+            has no such method
     """
 
     encode: Callable[..., Tensor] | None = None
@@ -85,7 +86,7 @@ class Encodes(Model[C_co]):
     def states(self, *inputs: Tensor | None, layer: int | None = None) -> Tensor:
         """Return the output of a layer, (B, T, D), for the inputs of `forward`.
 
-        layer  index of the layer; None: the last one, with the final norm
+        layer  index of the layer. By default, the last layer, with the final norm
         """
         if layer is None and self.encode is not None:
             return self.encode(*inputs)
@@ -124,7 +125,7 @@ class Generates(Model[C_co], Generic[C_co, S]):
 
     hidden       method that returns the states of the last layer, (B, T, D), for the inputs of `forward`
     start        method that returns a cache for `step`
-    output_bias  bias of the output projection; None: no bias
+    output_bias  bias of the output projection; None if it has no bias
     """
 
     hidden: Callable[..., Tensor]
@@ -163,7 +164,7 @@ class ReadsImages(Model[C_co]):
 
     @property
     def grids(self) -> tuple[Grid, Grid] | None:
-        """Return the grids of queries and keys of all attention layers. None: each layer has its own."""
+        """Image grids of the queries and keys, if all attention layers have the same grids; otherwise None."""
         return None
 
     def features(self, images: Tensor) -> Tensor:

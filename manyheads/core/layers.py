@@ -28,7 +28,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class FeedForward(nn.Module):
     """Feed-forward network activation(x W1 + b1) W2 + b2, applied to each position (Vaswani 2017, section 3.3).
 
-    x (..., D) -> (..., D); during training, `dropout` applies to the hidden activations.
+    x (..., D) -> (..., D). During training, `dropout` applies to the hidden activations.
     """
 
     def __init__(self, width: int, hidden: int, activation: str = "relu", dropout: float = 0.0) -> None:
@@ -105,10 +105,10 @@ class PatchEmbedding(nn.Conv2d):
 
 
 def concatenate_windows(x: Tensor, kernel: int, dilation: int = 1) -> Tensor:
-    """Return the inputs of a convolution over positions: `kernel` vectors, concatenated, for each of its outputs.
+    """Return the windows of a convolution over positions: `kernel` concatenated input vectors per output position.
 
-    x (B, T + (kernel - 1) * dilation, D) -> (B, T, kernel * D). A linear layer of the windows is the convolution. It
-    takes the same time on a CPU as PyTorch's convolution, which needs the channels before the positions.
+    x (B, T + (kernel - 1) * dilation, D) -> (B, T, kernel * D). A linear layer that is applied to the windows computes
+    the convolution. On a CPU it is as fast as PyTorch's convolution, which would require another order of dimensions.
     """
     length = x.shape[1] - (kernel - 1) * dilation
     return torch.cat([x[:, i * dilation : i * dilation + length] for i in range(kernel)], -1)

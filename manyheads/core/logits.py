@@ -10,8 +10,8 @@ from torch import Tensor
 
 BLOCK = 64  # number of neighboring logits in a block; the maximum of each block is computed first
 
-# Function that takes logits (R, V) and suppressed token ids. It returns the logits without the suppressed ids, the
-# maximum of each block, (R, blocks), and the log-sum-exp of each row (R,). It may change the logits in place.
+# A function of logits (R, V) and suppressed token ids. It returns the logits with minus infinity for suppressed ids,
+# the maximum of each block, (R, blocks), and the log-sum-exp of each row, (R,). It may change the logits in place.
 Reduce: TypeAlias = Callable[[Tensor, Sequence[int]], tuple[Tensor, Tensor, Tensor]]
 
 
@@ -28,9 +28,9 @@ def suppress_ids(logits: Tensor, suppress: Sequence[int]) -> Tensor:
 
 
 def block_maxima(scores: Tensor) -> Tensor:
-    """Return the maximum of each block of BLOCK neighboring scores.
+    """Return the maximum of each block of `BLOCK` neighboring scores in a row, (R, N) -> (R, N / BLOCK).
 
-    The shapes are (R, N) -> (R, N / BLOCK). The last block may be shorter.
+    The last block may be shorter.
     """
     whole = scores.shape[1] // BLOCK * BLOCK
     maxima = scores[:, :whole].unflatten(1, (-1, BLOCK)).amax(dim=2)
@@ -38,9 +38,9 @@ def block_maxima(scores: Tensor) -> Tensor:
 
 
 def reduce_logits(logits: Tensor, suppress: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the logits, the maxima of their blocks, and the log-sum-exp of each row, which a search needs.
+    """Return the logits without suppressed ids, the maxima of their blocks, and the log-sum-exp of each row.
 
-    Logits minus log-sum-exp are log-probabilities.
+    A search computes log-probabilities from them: logits minus log-sum-exp.
     """
     logits = suppress_ids(logits, suppress)
     return logits, block_maxima(logits), logits.logsumexp(-1)

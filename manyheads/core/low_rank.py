@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from manyheads.core.dropout import dropout
 
-PREFIX = "lora_"  # prefix of the tensors that a layer has in addition
+PREFIX = "lora_"  # prefix of the names of the low-rank matrices and their scale factor in a layer
 
 
 class LowRankLinear(nn.Linear):
@@ -31,7 +31,12 @@ class LowRankLinear(nn.Linear):
 
 
 def add_low_rank(layer: nn.Linear, rank: int, alpha: float, rate: float) -> None:
-    """Turn a linear layer into a `LowRankLinear` in place. The parameters that it has keep their names."""
+    """Convert a linear layer to a `LowRankLinear` in place. The existing parameters keep their names.
+
+    rank   number of rows of A
+    alpha  alpha / rank is the factor s of the low-rank product
+    rate   dropout rate of the input of A
+    """
     layer.requires_grad_(False)
     layer.__class__ = LowRankLinear
     assert isinstance(layer, LowRankLinear)
@@ -43,7 +48,7 @@ def add_low_rank(layer: nn.Linear, rank: int, alpha: float, rate: float) -> None
 
 
 def merged(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of a model with each low-rank addition added to its weight."""
+    """Return the tensors of a model without low-rank matrices: W + s B A replaces each weight W."""
     result = {name: tensor for name, tensor in tensors.items() if f".{PREFIX}" not in name}
     for layer in [name.removesuffix("lora_a") for name in tensors if name.endswith(".lora_a")]:
         a, b, scale = (tensors[f"{layer}{PREFIX}{part}"].detach() for part in ("a", "b", "scale"))

@@ -21,9 +21,9 @@ class Mask:
     Every field is a restriction; the defaults allow all keys.
 
     key_lengths  number of keys of each row that are not padding, (B,).
-    causal       True: a query attends only to keys at its own position and at earlier positions.
-    offset       position of the first query among the keys, an int or (B,). None: the last query is at the last key
-                 (offset Tk - Tq), as decoding with a cache requires. In contrast, PyTorch's `is_causal` places the
+    causal       if True, a query attends only to keys at its own position and at earlier positions.
+    offset       position of the first query among the keys, an int or (B,). By default, the last query is at the last
+                 key (offset Tk - Tq), as decoding with a cache requires. In contrast, PyTorch's `is_causal` places the
                  first query at the first key.
     window       maximum distance of a key from the query, in positions.
     segments     segment index of each query and each key of packed sequences, ((B, Tq), (B, Tk)); a query attends only
@@ -79,7 +79,7 @@ class Mask:
         Returns None if every query may attend to all keys. Tables are cached by shape, because the layers of a model
         share one mask.
         """
-        if torch.compiler.is_compiling():  # Sizes are symbols. As keys of a dictionary, each would be compiled again.
+        if torch.compiler.is_compiling():  # Do not cache by size: the compiler would recompile for each size.
             return self._build_mask_table(queries, keys, device)
         key = (queries, keys, device)
         if key not in self._tables:
@@ -94,7 +94,7 @@ class Mask:
             rules.append((k < self.key_lengths.to(device)[:, None])[:, None, None, :])
         if self.causal or self.window is not None:
             offset = keys - queries if self.offset is None else self.offset
-            first = torch.as_tensor(offset, device=device).reshape(-1, 1)  # (B or 1, 1)
+            first = torch.as_tensor(offset, device=device).reshape(-1, 1)  # position of the first query, (B or 1, 1)
             q = (first + torch.arange(queries, device=device))[:, None, :, None]  # query positions, (B or 1, 1, Tq, 1)
             if self.causal:
                 rules.append(k <= q)
@@ -115,5 +115,8 @@ class Mask:
 
 
 def padding(lengths: Tensor, positions: int, device: torch.device) -> Tensor:
-    """Return a table (B, T, 1) of T positions, True behind the text of each row. The lengths are (B,)."""
+    """Return a mask (B, T, 1) of padding: True at the positions after the last token of each row.
+
+    lengths  (B,) number of tokens of each row
+    """
     return (torch.arange(positions, device=device) >= lengths.to(device)[:, None])[..., None]

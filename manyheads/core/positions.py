@@ -31,8 +31,8 @@ def sinusoidal(length: int, width: int, layout: Layout = "interleaved") -> Tenso
     if layout not in get_args(Layout):
         raise UserError(f"unknown position layout {layout!r}: expected one of {', '.join(get_args(Layout))}")
     table = torch.empty(length, width, dtype=torch.float64)
-    # On the meta device, a model is built only to count its parameters, so its position table stays empty. Computing a
-    # table there would import PyTorch's compiler, which takes a second.
+    # Do not compute the table on the meta device, where models are built only to count their parameters: PyTorch would
+    # import its compiler, which takes a second.
     if table.is_meta:
         return table
     t = torch.arange(length, dtype=torch.float64)[:, None]
@@ -89,7 +89,7 @@ class PositionTable(nn.Module):
             check_length(end, self.length, cached=offset is not None)
             return x + self.table[first : self.before + end].to(x.dtype)
         at = offset[:, None] + torch.arange(x.shape[1], device=x.device)  # (B, T)
-        # During the recording of a CUDA graph, no value can be read; the recorded step is checked before it runs.
+        # While a CUDA graph is recorded, no value can be read. The length is then checked before each replay.
         if not (at.is_cuda and torch.cuda.is_current_stream_capturing()):
             check_length(int(at.max()) + 1, self.length, cached=True)
         return x + self.table[self.before + at].to(x.dtype)

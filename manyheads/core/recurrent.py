@@ -1,4 +1,4 @@
-"""Recurrent layers (RNN, LSTM and GRU of PyTorch), their states, and texts packed for them."""
+"""Recurrent layers (RNN, LSTM and GRU of PyTorch), and functions for their states and for packed texts."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def recurrent_layers(
 
 
 def pack_texts(x: Tensor, lengths: Tensor | None) -> Tensor | PackedSequence:
-    """Return x (B, T, D) packed for a recurrent layer.
+    """Return texts x (B, T, D) in packed form for a recurrent layer, which then skips the padding.
 
-    lengths  number of real tokens of each text, (B,); None: no padding
+    lengths  (B,) number of real tokens of each text. If None, there is no padding, and x is returned
     """
     return x if lengths is None else pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
 
@@ -70,7 +70,7 @@ def read_texts(layer: nn.RNNBase, x: Tensor, lengths: Tensor | None) -> tuple[Te
 
     Outputs at padding are zeros.
 
-    lengths  number of real tokens of each text, (B,); None: no padding
+    lengths  (B,) number of real tokens of each text. If None, there is no padding
     """
     outputs, state = layer(pack_texts(x, lengths))
     if lengths is not None:
@@ -84,6 +84,6 @@ def batch_first(state: State) -> list[Tensor]:
 
 
 def layers_first(parts: Sequence[Tensor]) -> State:
-    """Return the state whose tensors `batch_first` returned."""
+    """Return the state of a recurrent layer from the tensors that `batch_first` returned for it (inverse function)."""
     state = tuple(part.transpose(0, 1).contiguous() for part in parts)
     return state if len(state) > 1 else state[0]

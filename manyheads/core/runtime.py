@@ -1,4 +1,4 @@
-"""Settings for computing in a run: device, threads, precision, float32 kernels, compilation and memory."""
+"""Configuration of the computation in a run: device, threads, precision, float32 kernels, compilation and memory."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4
 MAX_GROWTH = 1.5
 
 _lock = threading.Lock()
-# PyTorch's settings before any configuration was applied. There is one entry for each configuration that is applied
-# now.
+# PyTorch's settings before any configuration was applied, once for each configuration that is currently applied.
 _original_settings: list[tuple[int, str, bool]] = []
 
 
@@ -48,9 +47,10 @@ class ComputeConfig:
 
     Two runs with the same configuration are bit-identical.
 
+    device     "cpu", "cuda", or a GPU by its number, such as "cuda:1"
     precision  "float32", or "bf16": autocast of the matrix products to bfloat16, while weights stay float32. A loaded
                model also accepts "int8" and "auto" (see `manyheads.inference`).
-    threads    number of PyTorch threads on the CPU; None: the current setting of the process
+    threads    number of PyTorch threads on the CPU. By default, the current setting of the process
     matmul     torch's float32 matmul precision. On a CPU, "medium" uses oneDNN: twice as fast as the default with
                AVX-512, slower without it, and real bf16 with AMX. On a GPU, "high" is TF32 with 10 of 23 mantissa bits.
     """
@@ -61,19 +61,23 @@ class ComputeConfig:
     matmul: str
     compiled: bool
 
+    @property
+    def device_type(self) -> str:
+        """Return "cpu" or "cuda"."""
+        return self.device.partition(":")[0]
+
     @contextlib.contextmanager
     def settings(self) -> Iterator[None]:
-        """Apply the number of threads and the float32 kernels while the `with` block runs, then restore the previous
-        settings.
+        """Apply the number of threads and the float32 kernels during the `with` block, then restore the old settings.
 
-        The settings hold for the whole process. If several threads use different configurations, a thread may run with
+        The settings apply to the whole process. If several threads use different configurations, a thread may run with
         the settings of another. The last thread to leave its block restores the original values.
         """
         with _lock:
             threads, _, tf32 = before = _current_settings()
             _original_settings.append(_original_settings[0] if _original_settings else before)
             _apply_settings(
-                self.threads or threads, self.matmul, self.matmul != "highest" if self.device == "cuda" else tf32
+                self.threads or threads, self.matmul, self.matmul != "highest" if self.device_type == "cuda" else tf32
             )
         try:
             yield
@@ -88,7 +92,7 @@ class ComputeConfig:
 
         Every forward pass runs in this context.
         """
-        with self.settings(), torch.autocast(self.device, torch.bfloat16, enabled=self.precision == "bf16"):
+        with self.settings(), torch.autocast(self.device_type, torch.bfloat16, enabled=self.precision == "bf16"):
             yield
 
     def compile(self, function: Callable[..., R]) -> Callable[..., R]:
@@ -203,6 +207,14 @@ def _check_compiler() -> None:
         )
 
 
+def check_device(device: str) -> None:
+    """Raise UserError if this machine lacks the device."""
+    gpus = ["cuda", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+    known = ["cpu", *(gpus if torch.cuda.is_available() else [])]
+    if device not in known:
+        raise UserError(f"device is {device!r}: expected {' or '.join(known)} on this machine")
+
+
 def _matmul(device: str, precision: Precision) -> str:
     """Return the fastest setting of torch's float32 matmul precision that still rounds as float32 does.
 
@@ -211,7 +223,7 @@ def _matmul(device: str, precision: Precision) -> str:
     """
     if device == "cpu" and torch.cpu._is_avx512_supported() and not torch.cpu._is_amx_tile_supported():
         return "medium"
-    return "high" if device == "cuda" and precision == "bf16" else "highest"
+    return "high" if device.startswith("cuda") and precision == "bf16" else "highest"
 
 
 def _current_settings() -> tuple[int, str, bool]:
@@ -219,7 +231,11 @@ def _current_settings() -> tuple[int, str, bool]:
 
 
 def _apply_settings(threads: int, matmul: str, tf32: bool) -> None:
-    """Set PyTorch's number of threads and float32 kernels. `tf32` affects convolutions on a GPU."""
+    """Set PyTorch's number of threads and its float32 kernels.
+
+    matmul  PyTorch's float32 matmul precision
+    tf32    True to allow TF32 for convolutions on a GPU
+    """
     # Setting the number of threads takes time in PyTorch even if the number does not change.
     if threads != torch.get_num_threads():
         torch.set_num_threads(threads)
@@ -229,8 +245,7 @@ def _apply_settings(threads: int, matmul: str, tf32: bool) -> None:
 
 @contextlib.contextmanager
 def retain_memory(*, low_memory: bool = False) -> Iterator[Callable[[], None]]:
-    """Keep freed memory in the process while the `with` block runs, because the next training step needs the same
-    amount.
+    """Keep freed memory in the process during the `with` block, because the next training step needs the same amount.
 
     By default the C library returns a large block to the system as soon as it is freed, and the system clears every
     page of the next block. This takes 20% of a training step of BERT base. Only glibc is supported; other C libraries
@@ -297,9 +312,7 @@ def physical_memory() -> int:
 
 @contextlib.contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Disable dropout and gradients while the `with` block runs, then restore the training or eval mode of the
-    model.
-    """
+    """Disable dropout and gradients during the `with` block, then restore the training or eval mode of the model."""
     training = model.training
     model.eval()
     try:

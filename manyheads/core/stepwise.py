@@ -1,4 +1,4 @@
-"""Recording of attention that a loop computes, one query position at a time, as one map over all positions."""
+"""Recording of attention that a model computes in a loop over query positions, as one map over all positions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from manyheads.core.tap import Calculation, Recording, Tap
 
 @contextmanager
 def joined_steps(tap: Tap) -> Iterator[None]:
-    """Record all calls of an attention layer inside the `with` block as one call, with one query row per position.
+    """Record all calls of an attention layer in the `with` block as a single call with one query row per position.
 
-    Edits apply to each call, as in decoding with a cache.
+    Edits of activations apply to each call separately, as in decoding with a cache.
     """
     recordings, calculations = tap.recordings, tap.calculations
     maps, inputs = Recording[Tensor]([], None, None), Recording[Calculation]([], None, None)

@@ -66,8 +66,8 @@ class Calculation(NamedTuple):
     """Inputs of the attention of h heads, which computes softmax(scale * query @ key^T + added) @ value.
 
     query (B, h, ..., Tq, Dh), key (B, h, ..., Tk, Dh), value (B, h, ..., Tk, Dv)
-    added  the bias, with minus infinity where a mask hides a key; broadcasts to (B, h, ..., Tq, Tk). None: no bias and
-           no mask.
+    added  bias, with minus infinity at keys that a mask hides; broadcasts to (B, h, ..., Tq, Tk). None without bias and
+           mask
     """
 
     query: Tensor
@@ -187,11 +187,11 @@ def record(
 ) -> Iterator[Maps]:
     """Record attention maps (per call and head, before dropout) or states of a model while the `with` block runs.
 
-    layers   layer names as `tapped(model, of)` lists them, shell patterns of names, or indices into that list; None:
-             all.
-    heads    indices of heads, in the order of the result; None: all.
-    queries  indices of query rows, negative from the end; None: all. With a key-value cache, they count within each
-             call. For states, these are positions.
+    layers   layer names as `tapped(model, of)` lists them, shell patterns of names, or indices into that list. By
+             default, all layers
+    heads    indices of heads, in the order of the result. By default, all heads
+    queries  indices of query rows (positions for states), negative from the end. By default, all rows. With a key-value
+             cache, they count within each call
     of       "attention" for maps, "feed_forward" or "residual" for states (B, T, D). Active edits apply first.
 
     Raises UserError for a layer, head or row that does not exist, and RuntimeError if no selected layer ran.
@@ -273,7 +273,7 @@ class Edit:
     def feed_forward(self, layers: Layers, new: Tensor | Change, positions: Sequence[int] | None = None) -> None:
         """Replace the outputs (B, t, D) of feed-forward networks at these positions, before the residual addition.
 
-        positions  indices, negative from the end; None: all. With a key-value cache, they count within each call.
+        positions  indices, negative from the end. By default, all. With a key-value cache, they count within each call.
         """
         modules = _select_modules(self._model, "feed_forward", layers, None)
         self._add("outputs", modules, -2, "position", positions, new)

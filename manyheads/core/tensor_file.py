@@ -1,4 +1,4 @@
-"""Writing of safetensors files with a checksum, tensor by tensor, without a second copy of the model in memory.
+"""Writer of safetensors files with a checksum. It needs no second copy of the model in memory.
 
 Identical tensors give identical bytes. The safetensors library does not guarantee this for files with metadata.
 """
@@ -19,7 +19,10 @@ DTYPES = {
 
 
 def write_tensors(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> str:
-    """Write a safetensors file and return its SHA-256. `metadata` is stored in the header."""
+    """Write a safetensors file and return its SHA-256.
+
+    metadata  further information that is stored in the header of the file
+    """
     header: dict[str, object] = {} if metadata is None else {"__metadata__": dict(metadata)}
     # Sorting tensors by decreasing element size keeps every tensor aligned.
     ordered = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))

@@ -22,7 +22,7 @@ _MIN_STRIP_BATCHES = 4
 
 
 def part_of(size: int, rank: int, world: int) -> NDArray[np.int64]:
-    """Return the indices of the rows of a batch that one rank processes.
+    """Return the indices of the batch rows that one rank processes.
 
     If the batch has fewer rows than there are ranks, some ranks get no rows.
 
@@ -45,9 +45,10 @@ class Lazy(Sequence[B]):
         return self._make(self._rows[index])
 
     def part(self, index: int, rank: int, world: int) -> tuple[B, bool]:
-        """Return one rank's part of a batch, and True if this part contains rows that the rank must process.
+        """Return the part of a batch for one rank, and whether the loss of this part counts.
 
-        If the batch has fewer rows than there are ranks, some ranks get its first row and False.
+        If the batch has fewer rows than there are ranks, some ranks get its first row and False. They take part in
+        collective operations, but their loss does not count.
         """
         rows = self._rows[index]
         local_rows = part_of(len(rows), rank, world)
@@ -55,7 +56,10 @@ class Lazy(Sequence[B]):
 
 
 def balanced_rows(labels: NDArray[np.int64], seed: int, epoch: int) -> NDArray[np.int64]:
-    """Draw one row for each label index in `labels`, with replacement, so that all classes are equally likely."""
+    """Draw N row indices with replacement, so that the rows of all classes are equally likely.
+
+    labels  (N,) class index of each row
+    """
     random = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, epoch, 1])))
     share = 1.0 / np.bincount(labels)[labels]
     return random.choice(len(labels), len(labels), p=share / share.sum())

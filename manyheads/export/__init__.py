@@ -36,17 +36,17 @@ BOUNDS: dict[Weights, float] = {"float32": 1e-3, "float16": 0.05, "int8": 1.0}
 
 @torch.random.fork_rng(devices=())  # The checks compute random inputs.
 def export(model: Loaded | str | Path, out: str | Path, format: str, weights: Weights = "float32") -> str:
-    """Export a model for another tool into `out`, a new directory. Return the exported model type.
+    """Export a model for another tool into the new directory `out`. Return the exported model type.
 
-    format  "hf": write a directory that `transformers` opens. "ctranslate2": run the converter of CTranslate2; the
-            exported model never generates the padding token. "onnx": write ONNX files, with the tensor names of
-            Hugging Face. "pt2": write files of `torch.export`. "gguf": write the file of llama.cpp for a GPT-2 or a
-            BERT, whose vectors llama.cpp computes
-    weights  number format of the matrices: "float32", or "float16" or "int8" for smaller files of ctranslate2, onnx and
-            gguf. The error that this causes is measured on random inputs and logged
+    format   "hf" writes a directory that `transformers` opens. "ctranslate2" runs the converter of CTranslate2; the
+             exported model never generates the padding token. "onnx" writes ONNX files with the tensor names of Hugging
+             Face. "pt2" writes files of `torch.export`. "gguf" writes a file for llama.cpp: a GPT-2 for text
+             generation, or a BERT for text vectors
+    weights  number format of the matrices: "float32", or "float16" or "int8" for smaller files of ctranslate2, onnx
+             and gguf. The error of the outputs due to this format is measured on random inputs and logged
 
-    Raises UserError for a model that the other tool does not support, or if what was written differs from the model.
-    Then nothing is left in `out`.
+    Raises UserError for a model that the other tool does not support, and if the exported model gives other outputs
+    than the model. In these cases, nothing is left in `out`.
 
         >>> export("runs/gpt", "exported", "hf")
         'gpt2'
@@ -112,7 +112,7 @@ def _to_ctranslate2(loaded: Loaded, out: Path, weights: Weights) -> str:
 
 @torch.no_grad()
 def _check_ctranslate2(converted: Path, loaded: Loaded, weights: Weights) -> None:
-    """Raise UserError if CTranslate2 gives a random pair of texts other log-probabilities than the model."""
+    """Raise UserError if the model and CTranslate2 compute different log-probabilities for a random pair of texts."""
     import ctranslate2
 
     model, tokenizer = loaded.model, loaded.tokenizer
@@ -156,7 +156,7 @@ def _to_runtime(loaded: Loaded, out: Path, format: str, weights: Weights) -> str
 @contextmanager
 def _new_directory(out: Path) -> Iterator[Path]:
     """Context manager for a temporary directory that becomes `out` at the end, or is removed after an error."""
-    # An empty directory stays, because it may be the current directory, a mount or a link. It gets the files.
+    # If `out` is an empty directory, move the files into it: it may be the current directory, a mount or a link.
     exists = out.exists()
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -171,10 +171,10 @@ def _new_directory(out: Path) -> Iterator[Path]:
 
 
 def _obstacle_to_ctranslate2(loaded: Loaded) -> str | None:
-    """Return the reason why the CTranslate2 converter would fail or produce a different model; None if it works."""
+    """Return the reason for which CTranslate2's converter cannot convert a model correctly; None if it can."""
     c = loaded.model.config
     if loaded.family not in (MARIAN.model_type, PEGASUS.model_type):
-        # The format search gives the reasons why a translation model can be saved neither as Marian nor as Pegasus.
+        # `family_of` returns the reasons for which a translation model cannot be saved as Marian or Pegasus.
         _, obstacles = family_of(loaded.model)
         why = f" ({'; '.join(obstacles)})" * bool(obstacles and isinstance(loaded.model, Transformer))
         return f"expected a Marian or Pegasus model, found {loaded.family}{why}"

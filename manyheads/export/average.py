@@ -16,8 +16,8 @@ from manyheads.training.run_directory import KEPT, run_record
 def average(models: Sequence[str | Path], out: str | Path) -> str:
     """Write the mean of the weights of several model directories to `out`, a new directory. Return the model type.
 
-    Vaswani 2017, section 6.1, averages the last checkpoints of a run. Counters and other integers are those of the last
-    model. Raises UserError for models that differ in their settings, tokenizers or languages.
+    Vaswani 2017, section 6.1, averages the last checkpoints of a run. Counters and other integers are taken from the
+    last model. Raises UserError for models that differ in their settings, tokenizers or languages.
     """
     check_free(Path(out))
     if len(models) < 2:
@@ -52,7 +52,10 @@ def _inputs(loaded: Loaded) -> tuple[object, ...]:
 
 
 def _record(path: Path) -> JsonObject:
-    """Return the record of a run, or of the run whose checkpoint a model is; empty for other models."""
+    """Return the record of the run that trained a model (its result.json); empty for other models.
+
+    path  directory of the run, or of a model that the run has saved during training
+    """
     records = [run_record(path), run_record(path.parent.parent) if path.parent.name == KEPT else {}]
     return next((record for record in records if record.get("data")), {})
 
@@ -64,6 +67,6 @@ def _seed(path: Path) -> int | None:
 
 
 def _languages(path: Path) -> tuple[str, ...]:
-    """Return the languages in the record of a translator."""
+    """Return the source and target language of a translator from the record of its run; empty if they are unknown."""
     data = _record(path).get("data", {})
     return tuple(str(data[side]) for side in ("source", "target") if data.get(side))

@@ -31,14 +31,14 @@ def convert(
     The result is written to `out`. A state_dict must come from the translation model of the PyTorch tutorial
     (`interop/tutorial.py`).
 
-    heads         number of attention heads of the tutorial's model, which the state_dict does not contain; default
-                  8
-    vocabularies  files of the source and target vocabulary, JSON or text (`read_vocabulary`); without them, the
-                  converted model accepts only token ids
-    languages     codes of the source and target language, which decide how text is split into words; default German
-                  and English
+    heads         number of attention heads of the tutorial's model, which the state_dict does not contain. By default,
+                  it is 8
+    vocabularies  files of the source and target vocabulary, JSON or text (`read_vocabulary`). By default, the converted
+                  model has no vocabularies and accepts only token ids
+    languages     codes of the source and target language, which decide how text is split into words. By default, they
+                  are German and English
 
-    A pickle is opened with `weights_only=True`, here and nowhere else, so that no code in it runs.
+    Pickles are loaded with `weights_only=True`, so that no code in them is executed. Only this command loads pickles.
     """
     path, out = resolve(directory, pickled=True), Path(out)
     if not path.exists():
@@ -73,7 +73,8 @@ def convert(
     except UserError as error:
         raise misfit(path, family, error) from None
     check_finite(path, weights)
-    once: dict[int, str] = {}  # Tied weights share memory, so each of them is written once, under its first name.
+    # address of each tensor -> first name of the tensor, because tied weights share memory and are written once
+    once: dict[int, str] = {}
     for name, tensor in tensors.items():
         once.setdefault(tensor.data_ptr(), name)
     copied = {*path.glob("*.json"), *(path / name for name in FILES)} - set(path.glob("*.index.json"))

@@ -21,8 +21,8 @@ from manyheads.models.gpt import GPT, GPTConfig
 if TYPE_CHECKING:
     from gguf import GGUFWriter
 
-_FLAGS = ("lstrip", "rstrip", "single_word")  # of added tokens
-# names of tensors in transformers -> llama.cpp, and the tensors of every layer
+_FLAGS = ("lstrip", "rstrip", "single_word")  # flags of added tokens that llama.cpp does not support
+# name of a tensor in transformers -> name in llama.cpp. `IN_LAYERS` contains the tensors of each layer.
 NAMES = {"wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm"}
 IN_LAYERS = {
     "ln_1": "attn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "ln_2": "ffn_norm",
@@ -30,14 +30,15 @@ IN_LAYERS = {
 }  # fmt: skip
 
 
-KINDS: dict[Weights, str] = {"float32": "F32", "float16": "F16", "int8": "Q8_0"}  # of gguf.GGMLQuantizationType
-BLOCK = 32  # columns of a matrix in 8 bits that share a scale
+# number format of the matrices -> name in gguf.GGMLQuantizationType
+KINDS: dict[Weights, str] = {"float32": "F32", "float16": "F16", "int8": "Q8_0"}
+BLOCK = 32  # number of columns of an 8-bit matrix that share a scale factor
 
 
 def write_gguf(file: Path, model: GPT, tokenizer: Tokenizer | None, weights: Weights = "float32") -> None:
-    """Write a GPT-2 to a GGUF file.
+    """Write a GPT-2 model to a GGUF file.
 
-    tokenizer  a byte-level BPE tokenizer. None writes a file without a vocabulary, for which llama.cpp takes token ids
+    tokenizer  byte-level BPE tokenizer. If None, the file has no vocabulary, and llama.cpp accepts only token ids
     weights    number format of the matrices. Vectors and position embeddings are always float32
 
     Raises UserError for a model or a tokenizer that llama.cpp does not support.
@@ -45,7 +46,7 @@ def write_gguf(file: Path, model: GPT, tokenizer: Tokenizer | None, weights: Wei
     with extra("export", "export to GGUF"):
         import gguf
     c = model.config
-    settings = GPT2.settings_of(c)  # raises UserError for a model that is no GPT-2
+    settings = GPT2.settings_of(c)  # Raises UserError for a model that is not a GPT-2.
     if c.head != "language":
         raise UserError(f"expected a GPT-2 with the head 'language', found the head {c.head!r}")
     if c.activation != "gelu_tanh":
@@ -72,9 +73,9 @@ def write_gguf(file: Path, model: GPT, tokenizer: Tokenizer | None, weights: Wei
 
 
 def write_bert(file: Path, model: Bert, tokenizer: Tokenizer | None, pool: str, weights: Weights = "float32") -> None:
-    """Write a BERT to a GGUF file. llama.cpp computes vectors of texts with it; the head is left out.
+    """Write a BERT model without its head to a GGUF file, for computing vectors of texts in llama.cpp.
 
-    tokenizer  an uncased WordPiece tokenizer, because llama.cpp converts every text for a BERT to lower case
+    tokenizer  uncased WordPiece tokenizer, because llama.cpp converts every text for a BERT to lower case
     pool       pooling of the token states, "mean" or "first"
     weights    number format of the matrices. Vectors, position and segment embeddings are always float32
 
@@ -108,7 +109,10 @@ def write_bert(file: Path, model: Bert, tokenizer: Tokenizer | None, pool: str, 
 
 
 def _add_word_pieces(writer: GGUFWriter, tokenizer: Tokenizer | None) -> None:
-    """Add a WordPiece vocabulary. llama.cpp marks the beginnings of words instead of their continuations."""
+    """Add a WordPiece vocabulary to a GGUF file.
+
+    In llama.cpp, a mark precedes pieces that begin a word, whereas WordPiece has "##" before pieces that continue one.
+    """
     from gguf import TokenType
 
     content: JsonObject = {"model": {"type": "none"}} if tokenizer is None else json.loads(tokenizer.to_str())
@@ -137,7 +141,7 @@ def _add_word_pieces(writer: GGUFWriter, tokenizer: Tokenizer | None) -> None:
 
 
 def _write(writer: GGUFWriter, file: Path, tensors: Mapping[str, Tensor], weights: Weights) -> None:
-    """Write the tensors and close the file. Raises UserError if a tensor differs after writing."""
+    """Write the tensors and close the file. Raises UserError if a tensor that is read back differs."""
     import gguf
 
     written = {}
@@ -188,7 +192,7 @@ def _add_vocabulary(writer: GGUFWriter, config: GPTConfig, tokenizer: Tokenizer 
 
 
 def _obstacle(content: JsonObject, tokenizer: Tokenizer) -> str | None:
-    """Return the first property of a byte-level BPE that llama.cpp's pre-tokenizer "gpt-2" lacks."""
+    """Return the first property of a byte-level BPE tokenizer that llama.cpp does not support, or None."""
     pre, model, normalizer = content["pre_tokenizer"], content["model"], content["normalizer"]
     options = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges", "byte_fallback")
     flags = {f"{flag} of {token['content']}": token[flag] for token in content["added_tokens"] for flag in _FLAGS}

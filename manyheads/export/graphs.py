@@ -1,8 +1,8 @@
 """Models as graphs of tensor operations, for ONNX and `torch.export`.
 
 A graph is a module whose inputs and outputs are named tensors. The names are those of Hugging Face's ONNX directories,
-so that tools for these directories open ours. `graphs` returns one graph of an encoder, an image model or a GPT, and
-three of a translator: its encoder, and its decoder without and with a key-value cache.
+so that the same tools can open the exported models. `graphs` returns one graph for an encoder, an image model or a GPT.
+For a translator it returns three: its encoder, its decoder without a key-value cache, and its decoder with one.
 """
 
 from __future__ import annotations
@@ -42,9 +42,11 @@ HEADS = {
 
 @dataclass(frozen=True)
 class Input:
-    """Input of a graph: a name and, for each dimension, its size (an int) or the name of a size that may vary.
+    """Input tensor of a graph.
 
-    high  integers from 1 up to this number are valid; None: the input has real numbers, or ones in an attention mask
+    name   name of the tensor
+    shape  for each dimension, its size (an int), or the name of a size that may vary
+    high   maximum of valid integers, which begin at 1, such as token ids. None for real numbers and attention masks
     """
 
     name: str
@@ -56,7 +58,7 @@ class Input:
         shape = [sizes[size] if isinstance(size, str) else size for size in self.shape]
         if self.name.endswith("attention_mask"):
             mask = torch.ones(shape, dtype=torch.long)
-            mask[..., 1:-1:2] = 0  # holes, so that a check finds a mask that is read as a length
+            mask[..., 1:-1:2] = 0  # Mask positions inside of texts, to detect a graph that uses only the text length.
             return mask
         if self.name == "position_ids":
             return (sizes["past"] + torch.arange(shape[1])).expand(shape).clone()
@@ -64,14 +66,16 @@ class Input:
 
     @property
     def varying(self) -> dict[int, str]:
-        """Return the dimensions that may vary, with the names of their sizes."""
+        """Return the indices of the dimensions whose size may vary, with the names of these sizes."""
         return {axis: size for axis, size in enumerate(self.shape) if isinstance(size, str)}
 
 
 class Graph(nn.Module):
-    """Module that computes `outputs` from tensors in the order of `inputs`.
+    """Module that computes named output tensors from named input tensors.
 
-    compute  function from the tensors to the output tensors
+    compute  function of the input tensors that returns the output tensors
+    inputs   descriptions of the input tensors, in the order of the arguments of `compute`
+    outputs  names of the output tensors
     """
 
     def __init__(
@@ -85,9 +89,12 @@ class Graph(nn.Module):
 
 
 class GraphCache(KVCache):
-    """Key-value cache without state: `append` joins the past keys and values with the new ones.
+    """Key-value cache for a graph: past keys and values are its inputs, all keys and values are its outputs.
 
-    past, cross  keys and values of each layer, (B, H, T, Dh); `present` has the joined keys and values of each layer
+    The method `append` concatenates the past keys and values with the new ones, and adds the result to `present`.
+
+    past   past keys and values of each layer, (B, H, T, Dh)
+    cross  keys and values of the encoder output for each layer, (B, H, T, Dh)
     """
 
     def __init__(self, past: Sequence[Tensor], cross: Sequence[Tensor] = (), cross_mask: Mask | None = None) -> None:
@@ -116,7 +123,7 @@ class GraphCache(KVCache):
         return self._source_mask
 
     def advance(self, count: int | Tensor) -> None:
-        """Do nothing, because the caller passes `present` as the past of the next step."""
+        """Do nothing. The caller passes the outputs `present` as the inputs `past` of the next step."""
 
 
 def graphs(model: Model[Config]) -> dict[str, Graph]:
@@ -142,7 +149,7 @@ def graphs(model: Model[Config]) -> dict[str, Graph]:
 
 def _encoder(model: Bert | TextClassifier | GPT) -> Graph:
     head = model.head_name or "sequence"
-    # Without segment embeddings, the argument has no effect.
+    # In a model without segment embeddings, the input of segment ids has no effect.
     types = (model.config.segment_types if isinstance(model, Bert) else None) or 1
     shape = ("batch", CHOICES, "tokens") if head == "choice" else ("batch", "tokens")
     ids = [Input("input_ids", shape, model.config.vocab), Input("attention_mask", shape)]
@@ -155,7 +162,7 @@ def _encoder(model: Bert | TextClassifier | GPT) -> Graph:
             hidden = model.decoder(model._embed(tokens), mask=_by_position(attention_mask, causal=True))
             output = model.classify(hidden, (attention_mask * (1 + torch.arange(tokens.shape[1]))).amax(1))
         else:
-            # This model reads positions up to a length, so the real tokens move to the front.
+            # The text classifier takes lengths instead of a mask, so move the real tokens to the front.
             order = torch.arange(tokens.shape[1]) + (1 - attention_mask) * tokens.shape[1]
             output = model(tokens.gather(1, order.argsort(1)), attention_mask.sum(1))
         if head == "question":
@@ -197,7 +204,7 @@ def _gpt(model: GPT) -> Graph:
         cache = GraphCache(past)
         allowed = cache.mask(tokens.shape[1]).dense
         assert allowed is not None
-        # The index keeps `torch.export` from deriving a minimum length from the sum of two lengths.
+        # Index the mask: without it, `torch.export` would derive a minimum length from the sum of two lengths.
         real = attention_mask[:, torch.arange(allowed.shape[-1])]
         mask = Mask(dense=allowed & real[:, None, None, :].bool())
         x = model.embedding(tokens) + model.positions.table[position_ids]
@@ -241,7 +248,7 @@ def _translator(model: Transformer) -> dict[str, Graph]:
 
 
 def _by_layer(own: Sequence[T], cross: Sequence[T]) -> list[T]:
-    """Return the entries of self-attention and cross-attention in the order of Hugging Face: both for each layer."""
+    """Merge the keys and values of self-attention and cross-attention in the order of Hugging Face, layer by layer."""
     return [entry for at in range(0, len(own), 2) for entry in (*own[at : at + 2], *cross[at : at + 2])]
 
 
@@ -250,7 +257,11 @@ def _names(kind: str, layers: int, side: str = "") -> list[str]:
 
 
 def _cache_of(stack: Stack, length: str, side: str = "") -> list[Input]:
-    """Return the inputs for keys and values of each layer of a decoder; `length` names their number of positions."""
+    """Return the graph inputs for the keys and values of each layer of a decoder.
+
+    length  name of the number of their positions
+    side    part of the names of the inputs, to distinguish self-attention from cross-attention
+    """
     layers, heads, _ = stack.cache_sizes
     block = stack.blocks[0]
     assert isinstance(block, Block)

@@ -1,4 +1,4 @@
-"""Export of models to ONNX and to files of `torch.export`, both checked against our outputs."""
+"""Export of models to ONNX and to files of `torch.export`. The outputs of each file are compared with the model's."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from manyheads.core.runtime import eval_mode
 from manyheads.errors import UserError, extra
 from manyheads.export.graphs import Graph, Weights, graphs
 
-TOLERANCE = 1e-4  # An exported graph in float32 may differ by this much from the model.
-# The same for graphs with narrower weights: the distance of the outputs, relative to their norm. Typical distances are
-# 0.001 in float16 and 0.01 to 0.05 in 8 bits.
+TOLERANCE = 1e-4  # maximum difference between the outputs of an exported float32 graph and of the model
+# Maximum distance between the outputs of the model and of a graph with narrower weights, relative to the norm of the
+# outputs. Typical distances are 0.001 in float16 and 0.01 to 0.05 in 8 bits.
 BOUNDS = {"float16": 0.02, "int8": 0.25}
 
-# Sizes of the example inputs from which graphs are traced, and of the inputs on which they are checked.
+# Sizes of the example inputs with which graphs are traced (TRACED), and of the inputs with which they are checked.
 TRACED = {"batch": 2, "tokens": 3, "source": 5, "past": 4, "past + tokens": 7}
 CHECKED = (
     {"batch": 3, "tokens": 1, "source": 2, "past": 1, "past + tokens": 2},
@@ -40,16 +40,16 @@ logger = logging.getLogger(__name__)
 def write_onnx(model: Model[Config], out: Path, weights: Weights = "float32") -> None:
     """Write the ONNX files of a model to the directory `out`.
 
-    weights  "float16": weights and computations in half precision, with inputs and outputs in float32; "int8": matrices
-             in 8 bits, whose products quantize their inputs while they run (dynamic quantization)
+    weights  number format. "float16" means weights and computations in half precision, with inputs and outputs in
+             float32. "int8" means 8-bit matrices, whose inputs are quantized when the model runs (dynamic quantization)
 
-    Raises UserError if the outputs of ONNX Runtime differ from the model's by more than 1e-4. The difference is
-    relative to the largest value of an output, if that is above one. For narrower weights, the distance of the outputs
-    is logged, and limited by `BOUNDS`.
+    Raises UserError if the outputs of ONNX Runtime differ from the model's outputs by more than 1e-4, relative to the
+    largest value of an output if this value is above one. For narrower weights, the distance of the outputs is logged,
+    and limited by `BOUNDS`.
     """
     with extra("export", "export to ONNX"):
         import onnxruntime
-        import onnxscript  # noqa: F401  # torch.onnx imports it
+        import onnxscript  # noqa: F401  # needed by torch.onnx
     for name, graph in graphs(model).items():
         file, inputs = out / f"{name}.onnx", [entry.name for entry in graph.inputs]
         with _quiet():
@@ -85,7 +85,7 @@ def _narrow(file: Path, weights: Weights) -> None:
 
 
 def write_pt2(model: Model[Config], out: Path) -> None:
-    """Write the graphs of a model to files of `torch.export` in the directory `out`, and check them like ONNX files."""
+    """Write the graphs of a model to files of `torch.export` in the directory `out`, and check their outputs."""
     for name, graph in graphs(model).items():
         file = out / f"{name}.pt2"
         with _quiet():
@@ -108,7 +108,11 @@ def check_copy(copied: Model[Config], model: Model[Config]) -> None:
 def _check(
     file: Path, graph: Graph, run: Callable[..., Sequence[Tensor]], reader: str, weights: Weights = "float32"
 ) -> None:
-    """Raise UserError if the file, computed by `run`, gives other outputs than the graph. `reader` computes it."""
+    """Raise UserError if an exported file gives other outputs than its graph.
+
+    run     function that computes the outputs of the file
+    reader  name of the tool that computes them, for messages
+    """
     error, bound = (_error, TOLERANCE) if weights == "float32" else (_distance, BOUNDS[weights])
     errors = []
     for sizes in CHECKED:
@@ -121,7 +125,10 @@ def _check(
 
 
 def _traced(graph: Graph) -> tuple[Tensor, ...]:
-    """Return example inputs for tracing. Tracing computes no values, so tables that a model caches are computed now."""
+    """Return example inputs for tracing a graph, after one call of the graph with them.
+
+    This call computes the tables that a model caches, because tracing does not compute values.
+    """
     examples = _examples(graph, TRACED)
     with torch.no_grad():
         graph(*examples)
@@ -142,7 +149,10 @@ def _distance(found: Tensor, expected: Tensor) -> float:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the messages of exporter and quantizer, about libraries that are not installed and names of sizes."""
+    """Context manager that suppresses messages of the exporter and the quantizer which do not help the user.
+
+    They are about libraries that are not installed, and about the names of sizes.
+    """
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "root")]
     levels = [each.level for each in loggers]
     with warnings.catch_warnings():

@@ -19,11 +19,11 @@ from manyheads.generation.protocol import C, Hypothesis, Step, length_penalty
 class Constraints:
     """Constraints on generated token ids.
 
-    prefix      tokens that begin every output
-    banned      sequences of tokens that never occur
-    no_repeat   no sequence of this number of tokens occurs twice; 0: no constraint
+    prefix      tokens with which every output begins
+    banned      sequences of tokens that no output may contain
+    no_repeat   length of token sequences that may occur only once in an output. If 0, sequences may repeat
     min_length  minimum number of tokens before the end token
-    forced      sequences of tokens that occur in every output, in any order (`forced_search`)
+    forced      sequences of tokens that every output must contain, in any order (`forced_search`)
     """
 
     prefix: tuple[int, ...] = ()
@@ -33,7 +33,11 @@ class Constraints:
     forced: tuple[tuple[int, ...], ...] = ()
 
     def apply(self, logits: Tensor, history: Tensor, end: int) -> Tensor:
-        """Return logits (R, V) with minus infinity for excluded tokens. `history` has the tokens so far, (R, T)."""
+        """Return the logits (R, V) of the next tokens, with minus infinity for tokens that the constraints exclude.
+
+        history  tokens so far, (R, T)
+        end      id of the end token
+        """
         length = history.shape[1]
         if length < len(self.prefix):
             token, kept = self.prefix[length], torch.full_like(logits, -torch.inf)
@@ -56,10 +60,13 @@ class Constraints:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """Unfinished output: tokens, log-probability, index of its cache row, and its progress in the forced sequences.
+    """Unfinished output of a search with forced sequences.
 
-    met    indices of the sequences that it contains
-    begun  index of the sequence whose beginning ends the output, with the number of its tokens so far; or None
+    tokens  tokens so far
+    total   log-probability of these tokens
+    row     index of the row in the key-value cache
+    met     indices of the forced sequences that the output contains
+    begun   (index of a forced sequence, number of its tokens so far) if the output ends within this sequence; or None
     """
 
     tokens: tuple[int, ...] = ()
@@ -102,9 +109,15 @@ def forced_search(
 ) -> list[Hypothesis]:
     """Return the `nbest` best outputs of one sentence that contain all forced sequences, best first.
 
-    Beam search with dynamic beam allocation (Post & Vilar 2018): the beam is divided among groups of unfinished outputs
-    with an equal number of forced tokens, so that outputs with fewer of them do not displace the others. Only an output
-    with all forced sequences may end. `cache` has one row. Raises UserError if they do not fit into `limit` tokens.
+    The method is beam search with dynamic beam allocation (Post & Vilar 2018). The beam is divided among groups of
+    unfinished outputs with an equal number of forced tokens, so that outputs with few forced tokens do not displace the
+    others. Only an output with all forced sequences may end.
+
+    cache  empty key-value cache with one row
+    limit  maximum number of tokens before the end token
+
+    The other arguments are those of `beam_search`. Raises UserError if the forced sequences do not fit into `limit`
+    tokens.
     """
     forced = constraints.forced
     if len(constraints.prefix) + sum(map(len, forced)) > limit:
@@ -131,7 +144,11 @@ def forced_search(
 
 
 def _continued(live: list[_Candidate], scores: Tensor, forced: Sequence[Sequence[int]], beam: int) -> list[_Candidate]:
-    """Return the best continuations of all outputs, and of each output the best one and those by a forced token."""
+    """Return candidates for the next beam.
+
+    These are the best continuations of all outputs together, the best continuation of each output, and the
+    continuations of each output by a forced token.
+    """
     totals = scores + scores.new_tensor([c.total for c in live])[:, None]
     best = totals.flatten().topk(min(beam, totals.numel())).indices.tolist()
     pairs = {divmod(i, scores.shape[1]) for i in best} | set(enumerate(scores.argmax(1).tolist()))
@@ -142,7 +159,10 @@ def _continued(live: list[_Candidate], scores: Tensor, forced: Sequence[Sequence
 
 
 def _allocated(candidates: list[_Candidate], forced: Sequence[Sequence[int]], beam: int) -> list[_Candidate]:
-    """Return `beam` candidates: in turn the best one of each group, beginning with the most forced tokens."""
+    """Return `beam` candidates, selected in turn from groups with an equal number of forced tokens.
+
+    Each turn takes the best remaining candidate of each group, beginning with the group with the most forced tokens.
+    """
     groups = defaultdict[int, list[_Candidate]](list)
     for candidate in sorted(candidates, key=lambda c: (-c.total, c.tokens)):
         groups[candidate.progress(forced)].append(candidate)

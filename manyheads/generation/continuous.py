@@ -1,8 +1,8 @@
 """Continuous batching: several texts are generated together, and texts may join or leave the batch between steps.
 
 Source: Yu et al. 2022. Texts of unequal length share a batch. Prompts are padded on the right, and the cache drops the
-padding, so that each text is the same as if it were generated alone. Each text has its own random generator, which
-gives one random number per token. So a text depends on its seed, and not on the other texts.
+padding, so that each text is the same as if it were generated alone. Each text has a separate random generator, which
+gives one random number per token. Therefore a text depends on its seed, but not on the other texts.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ F_contra = TypeVar("F_contra", bound=RewindableCache, contravariant=True)
 
 
 class StepAt(Protocol[F_contra]):
-    """`Step` function with an additional argument `at`: the position whose logits are needed.
+    """Protocol of a `Step` function with an additional argument `at`, the only position whose logits are needed.
 
-    It avoids computing logits over the whole vocabulary for every position of a long prompt.
+    For a long prompt, this avoids computing logits over the whole vocabulary at every position.
     """
 
     def __call__(self, tokens: Tensor, cache: F_contra, at: Tensor | None = None, /) -> Tensor:
@@ -55,11 +55,13 @@ class StepAt(Protocol[F_contra]):
 class Text:
     """Text that is generated in a `ContinuousBatch`.
 
-    ids    token ids so far: at first the prompt, from one token to the context length of the model
-    limit  maximum number of generated tokens
-    seed   seed of the random generator that samples the tokens
-    first  index of the first token in `ids` that the model reads; earlier tokens no longer fit into its context
-    top    number of likeliest tokens that `scores` lists for each generated token; None: no scores
+    ids       token ids so far. At first, these are the prompt, which has at least one token and at most the context
+              length of the model
+    sampling  settings for sampling the next token
+    limit     maximum number of generated tokens
+    seed      seed of the random generator that samples the tokens
+    first     index of the first token in `ids` that the model reads. Earlier tokens no longer fit into its context
+    top       number of likeliest tokens that `scores` lists for each generated token. If None, `scores` is empty
     """
 
     ids: list[int]
@@ -86,17 +88,19 @@ class Text:
 class ContinuousBatch(Generic[F]):
     """Batch of texts in which each step generates one token for every text whose prompt has been read.
 
-    start       function (rows, capacity) -> empty key-value cache.
-    context     context length of the model. A text that becomes longer is continued from its second half: the model
-                reads the last tokens again, as if the text began there.
-    end         token that ends a text; it is not added to the text.
-    chunk       maximum number of prompt tokens per step, while other texts are generated; None: whole prompts.
-    rows        maximum number of texts in the batch.
-    max_cached  maximum total capacity of all rows of the cache, in positions. Further texts wait in order; a text that
-                needs more runs alone.
-    unit        the capacity of a row is rounded up to a multiple of this number; 1 if no text will join later, so that
-                no padding is needed.
-    suppressed  ids that are never generated, such as ids without a token.
+    start       function of (rows, capacity) that returns an empty key-value cache
+    step        function of the model that returns logits (see `StepAt`)
+    context     context length of the model. If a text becomes longer, the model reads its second half again, as if the
+                text began there, and continues
+    end         token that ends a text; it is not added to the text
+    chunk       maximum number of prompt tokens that are read in a step while other texts are generated. If None, whole
+                prompts are read in one step
+    rows        maximum number of texts in the batch. If None, it is not limited
+    max_cached  maximum total capacity of all rows of the cache, in positions. Further texts wait in order. A text that
+                needs a larger capacity is generated alone
+    unit        number to whose multiple the capacity of a row is rounded up. It is 1 if no text will join later,
+                because no padding is needed then
+    suppressed  ids that are never generated, such as ids without a token
     """
 
     def __init__(
@@ -165,9 +169,9 @@ class ContinuousBatch(Generic[F]):
         return sampled
 
     def _remove_finished(self) -> None:
-        """Remove the finished texts.
+        """Remove the finished texts from the batch.
 
-        The last rows of the cache move into the free rows; all other rows stay in place.
+        The last rows of the key-value cache move into the free rows. All other rows remain in place.
         """
         if self._reading is not None and self._finished.issuperset(self._reading.texts):
             self._finished -= {*self._reading.texts}
@@ -187,11 +191,11 @@ class ContinuousBatch(Generic[F]):
         self._cache.select(torch.tensor(rows, device=self._cache.lengths.device))
 
     def _start_reading(self) -> None:
-        """Start reading the prompts of those waiting texts that fit into the batch."""
+        """Start reading the prompts of the waiting texts that fit into the batch."""
         if self._reading is not None or not self.waiting:
             return
         selected: list[Text] = []
-        # If the longest texts have left the batch, this may be less than the current capacity.
+        # capacity of a row that the current texts need; less than the current capacity if longer texts have left
         capacity = max(map(self._row_capacity, self.texts), default=0)
         while self.waiting and (self._rows is None or len(self.texts) + len(selected) < self._rows):
             required = max(capacity, self._row_capacity(self.waiting[0]))
@@ -205,7 +209,7 @@ class ContinuousBatch(Generic[F]):
             self._resize(capacity)
 
     def _row_capacity(self, text: Text) -> int:
-        """Return the number of cache positions that this text needs with its maximum number of tokens."""
+        """Return the number of cache positions that a text needs at most."""
         return min(self._context, -(-(text.prompt + text.limit) // self._unit) * self._unit)
 
     def _resize(self, capacity: int) -> None:
@@ -233,9 +237,9 @@ class ContinuousBatch(Generic[F]):
         return self._step(last, cache)[:, -1]
 
     def _append_read(self, reading: _Reading[F]) -> list[Tensor]:
-        """Add texts to the batch whose prompts have been read, with their cache rows.
+        """Add the texts whose prompts have been read to the batch, and their rows to the key-value cache.
 
-        Returns the logits of their next tokens, (R, V).
+        Returns the logits (R, V) of the next token of each of these texts.
         """
         keep = [row for row, text in enumerate(reading.texts) if text not in self._finished]
         self._finished -= {*reading.texts}
@@ -304,7 +308,7 @@ class _Reading(Generic[F]):
         self._done = stop
         if stop < longest:
             return False
-        self.cache.advance(self._lengths - longest)  # Padding can be dropped, because no real token has attended to it.
+        self.cache.advance(self._lengths - longest)  # Drop the padding from the cache. No token has attended to it.
         return True
 
 

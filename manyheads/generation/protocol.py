@@ -26,8 +26,8 @@ class Cache(Protocol):
 
 
 C = TypeVar("C", bound=Cache)
-# Function of a model that takes tokens (B, T) and a cache of B rows, and returns the logits (B, T, V) after each token.
-# It adds T positions to the cache.
+# A function of a model that takes tokens (B, T) and a cache of B rows. It returns the logits (B, T, V) after each token
+# and adds T positions to the cache.
 Step: TypeAlias = Callable[[Tensor, C], Tensor]
 
 
@@ -63,13 +63,16 @@ def check_alpha(alpha: float) -> None:
         raise UserError(f"alpha is {alpha}: expected a number from 0 to 10")
 
 
-MIN_BLOCKED = 100_000  # if a row has fewer scores than this, `argmax` is faster than the search in blocks
+MIN_BLOCKED = 100_000  # minimum number of scores in a row for which the search in blocks is faster than `argmax`
 
 
 def gather_blocks(scores: Tensor, rows: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the scores (R, N) that lie in the given blocks of the given rows, and their columns, each (..., BLOCK).
+    """Return the scores in some blocks of columns, and the indices of these columns, (..., BLOCK) each.
 
-    Columns beyond N get minus infinity.
+    In the last block, columns beyond N have the score minus infinity.
+
+    scores        (R, N)
+    rows, blocks  row index and block index of each requested block
     """
     columns = blocks[..., None] * BLOCK + torch.arange(BLOCK, device=scores.device)
     outside = columns >= scores.shape[1]
@@ -77,9 +80,9 @@ def gather_blocks(scores: Tensor, rows: Tensor, blocks: Tensor) -> tuple[Tensor,
 
 
 def argmax_rows(scores: Tensor, maxima: Tensor | None = None) -> Tensor:
-    """Return the column of the maximum of each row of scores (R, N); of equal values, the first.
+    """Return the column of the maximum in each row of scores (R, N). Of equal values, the first column is returned.
 
-    On a CPU this is faster than `argmax`.
+    On a CPU, this function is faster than `argmax`.
 
     maxima  maximum of each block of scores, (R, blocks), if already computed
     """

@@ -22,7 +22,10 @@ class TokenScore(NamedTuple):
 
 
 def token_scores(logits: Tensor, tokens: Sequence[int], top: int) -> list[TokenScore]:
-    """Return the scores of tokens (T,), each under the logits (T, V) at its position, with the `top` likeliest ones."""
+    """Return the scores of tokens (T,), given the logits (T, V) at their positions.
+
+    top  number of likeliest tokens that each score lists
+    """
     scores = logits.float().log_softmax(-1)
     best, ids = scores.topk(top)
     chosen = scores[range(len(tokens)), tokens].tolist()
@@ -32,9 +35,10 @@ def token_scores(logits: Tensor, tokens: Sequence[int], top: int) -> list[TokenS
 
 @torch.inference_mode()
 def prompt_scores(step: Step[C], cache: C, ids: Sequence[int], top: int, *, chunk: int = 128) -> list[TokenScore]:
-    """Return the scores of all tokens of a text but the first, which nothing precedes.
+    """Return the scores of all tokens of a text except the first, which has no probability because nothing precedes it.
 
-    cache  empty, with one row and a capacity of at least the length of the text
+    cache  empty key-value cache with one row and a capacity of at least the length of the text
+    top    number of likeliest tokens that each score lists
     chunk  number of tokens that the model reads at once, so that the logits need little memory
     """
     scores: list[TokenScore] = []

@@ -1,8 +1,8 @@
 """Greedy and beam search over a batch of sentences. Finished sentences leave the batch; results keep the input order.
 
-A limit is the maximum number of tokens of a sentence before its end token. A hypothesis of this length must end: the
-end token follows, with its probability under the model. So every hypothesis is complete, and its log-probability equals
-the result of `score`. The end token needs one more position, so the cache needs a capacity of limit + 1.
+A limit is the maximum number of tokens of a sentence before its end token. After a hypothesis of this length, the end
+token follows, with its probability under the model. Therefore every hypothesis is complete, and its log-probability
+equals the result of `score`. The end token needs one more position, so the cache needs a capacity of limit + 1.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from manyheads.errors import UserError
 from manyheads.generation.constraints import Constraints
 from manyheads.generation.protocol import C, Hypothesis, Step, argmax_rows, check_alpha, gather_blocks, length_penalty
 
-# Function from logits (R, V) and the indices (R,) of the sentences to their next tokens (R,).
+# A function that returns the next tokens (R,) of sentences, given their logits (R, V) and their indices (R,).
 Choose: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -41,12 +41,15 @@ def greedy(
 
     Of equally probable tokens, the smallest id is taken.
 
-    cache     empty cache with one row per sentence.
-    limits    maximum number of tokens of each sentence before its end token, (B,).
-    suppress  ids that are never generated.
-    alpha     exponent of the length penalty in the scores; it does not affect the search.
-    reduce    function that prepares the logits; a compiled model has a faster one.
-    choose    function that chooses the next tokens instead, for example at random.
+    cache        empty cache with one row per sentence
+    start, end   ids of the tokens before and after each output
+    limits       maximum number of tokens of each sentence before its end token, (B,)
+    suppress     ids that are never generated
+    alpha        exponent of the length penalty in the scores; it does not affect the search
+    reduce       function that suppresses ids and computes maxima and log-sum-exp of the logits. A compiled model has a
+                 faster one
+    constraints  constraints on the generated tokens
+    choose       function that selects the next tokens in place of the most probable ones, for example at random
     """
     _check(cache, end, limits, suppress, alpha)
     batch, longest, device = len(limits), int(limits.max()), cache.lengths.device
@@ -105,8 +108,10 @@ def beam_search(
     length_penalty(limit + 1). A beam of 1 is greedy search for any alpha, and a beam as large as the number of possible
     outputs is exhaustive search.
 
-    cache   empty cache with one row per sentence; the search adds rows for the beams.
-    alpha   exponent of the length penalty, from 0 to 10.
+    cache  empty cache with one row per sentence; the search adds rows for the beams
+    beam   number of hypotheses per sentence
+    alpha  exponent of the length penalty, from 0 to 10
+
     The other arguments are those of `greedy`.
     """
     _check(cache, end, limits, suppress, alpha)
@@ -130,7 +135,9 @@ def beam_search(
         ending = in_beam & (tokens == end)
         finished.add(ending, rows, output, parents, totals)
         continuing = in_beam & ~ending
-        totals = totals.masked_fill(~continuing, -torch.inf)  # an empty slot of a beam has no continuations
+        totals = totals.masked_fill(
+            ~continuing, -torch.inf
+        )  # A slot of the beam without a hypothesis is never continued.
         live = (~continuing).byte().argsort(dim=1, stable=True)[:, : max(1, int(continuing.sum(dim=1).max()))]
         totals = totals.gather(1, live)  # unfinished hypotheses after this step, (R, W'), best first
         keep = finished.beatable(rows, totals[:, 0])  # (R',)
@@ -145,10 +152,7 @@ def beam_search(
 
 
 class _Finished:
-    """Finished hypotheses of each sentence, best first.
-
-    Also stores the score that an unfinished hypothesis must exceed.
-    """
+    """Finished hypotheses of each sentence, best first, and the score that an unfinished hypothesis must exceed."""
 
     def __init__(self, limits: Tensor, alpha: float, beam: int, nbest: int) -> None:
         self._alpha, self._beam, self._nbest = alpha, beam, nbest
@@ -168,9 +172,13 @@ class _Finished:
         return (torch.arange(totals.shape[1], device=totals.device) < left[:, None]) & totals.isfinite()
 
     def add(self, ending: Tensor, rows: Tensor, output: Tensor, parents: Tensor, totals: Tensor) -> None:
-        """Add to the finished hypotheses all candidates that end in this step.
+        """Add the candidates that end in this step to the finished hypotheses.
 
-        `ending` (R, K) is True for these candidates.
+        ending   (R, K) True for the candidates that end
+        rows     (R,) indices of the sentences
+        output   tokens of the hypotheses before this step
+        parents  (R, K) index of the hypothesis that each candidate continues
+        totals   (R, K) log-probability of each candidate
         """
         for row, rank in ending.nonzero().tolist():
             sentence = int(rows[row])
@@ -206,19 +214,23 @@ def _restricted(logits: Tensor, history: Tensor, closing: Tensor, end: int, cons
 def _force_token(token: int, logits: Tensor, rows: Tensor) -> Tensor:
     """Return logits (N, V) in which some rows can only continue with the given token.
 
-    `rows` (N,) is True for these rows.
+    rows  (N,) True for these rows
     """
     others = torch.arange(logits.shape[1], device=logits.device) != token
     return logits.masked_fill(rows[:, None] & others, -torch.inf)
 
 
 def _top_continuations(logits: Tensor, maxima: Tensor, offsets: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the `count` best continuations of each sentence: log-probability, hypothesis and token of each.
+    """Return the `count` best continuations of each sentence, best first, in three tensors (R, count).
 
-    The log-probability of a continuation is the sum of a logit (R * W, V) and the offset (R, W) of its hypothesis. The
-    hypotheses are indices among the W hypotheses of the sentence. The order is descending; of equal values, the first
-    comes first. A stable sort of all values is slow. The `count` largest values lie in the `count` blocks with the
-    largest maxima (R * W, blocks), so only these blocks are sorted.
+    The tensors contain log-probabilities, hypotheses and tokens. The log-probability of a continuation is the sum of a
+    logit and the offset of its hypothesis. A hypothesis is given as its index among the W hypotheses of the sentence.
+    Continuations with equal log-probability keep their order. A stable sort of all values would be slow. The `count`
+    largest values are in the `count` blocks with the largest maxima, so only these blocks are sorted.
+
+    logits   (R * W, V)
+    maxima   (R * W, blocks) maximum of each block of logits
+    offsets  (R, W)
     """
     sentences, width = offsets.shape
     blocks = maxima.shape[1]
@@ -233,9 +245,9 @@ def _top_continuations(logits: Tensor, maxima: Tensor, offsets: Tensor, count: i
 
 
 def _top_columns(scores: Tensor, count: int) -> Tensor:
-    """Return the columns of the `count` largest values of each row (R, N), in ascending order of the columns.
+    """Return the columns of the `count` largest values in each row (R, N), in ascending order of the columns.
 
-    Of equal values, those in the first columns are taken. `torch.topk` may take any of them.
+    Of equal values, the values in the first columns are selected, whereas `torch.topk` may select any of them.
     """
     scores, count = scores.nan_to_num(-torch.inf, torch.inf, -torch.inf), min(count, scores.shape[1])
     threshold = scores.topk(count).values[:, -1:]

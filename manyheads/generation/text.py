@@ -1,7 +1,4 @@
-"""Incremental conversion of tokens to text.
-
-Returns only characters that can no longer change, and ends at a stop string.
-"""
+"""Incremental conversion of generated tokens to text, which ends at a stop string."""
 
 from __future__ import annotations
 
@@ -11,20 +8,20 @@ from tokenizers import Tokenizer
 
 from manyheads.errors import UserError
 
-# Unicode replacement character, which stands for bytes that form no character, or only a part of a character.
+# Unicode replacement character, to which decoders convert bytes that form no character, or only a part of a character.
 INVALID = "\ufffd"
 MAX_BYTES = 4  # maximum number of bytes, and therefore of tokens, of a character
-MAX_PENDING = 16  # if this number of tokens gives no complete text, some of them are dropped
+MAX_PENDING = 16  # If more tokens than this give no complete character, the first of them are dropped.
 
 
 class TextStream:
     """Text that continues a prompt, built token by token.
 
-    `push` and `finish` return the text in pieces, which add up to the whole text. A token may end inside a character or
-    a stop string. So characters that the next token can still change are not yet returned.
+    `push` and `finish` return the text in pieces. A token may end inside a character or a stop string. Therefore a
+    piece contains only characters that the next tokens can no longer change.
 
-    prompt  token ids before the first token, which can affect the spelling of a token (leading space).
-    stop    stop strings; the text ends before the first one that appears.
+    prompt  token ids of the prompt, which can affect whether the first token begins with a space
+    stop    stop strings. The text ends before the first stop string in it
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = (), stop: Sequence[str] = ()) -> None:
@@ -57,10 +54,7 @@ class TextStream:
         return self._until_stop(piece)
 
     def _drop_invalid_bytes(self, text: str) -> None:
-        """Drop tokens that never form a character, and keep the last ones.
-
-        Tokens are dropped only if the text does not change.
-        """
+        """Drop old tokens whose bytes form no character from the window, if this does not change the text."""
         last = self._ids[-MAX_BYTES:]
         before, after = self._decode(self._ids[:-MAX_BYTES]), self._decode(last)
         if before + after == text and len(before) <= self._returned:

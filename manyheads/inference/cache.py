@@ -1,6 +1,7 @@
 """Key-value cache of a stack with fused kernels.
 
-The kernels write the keys and values of new positions themselves. A table contains the place of each row in memory.
+The kernels write the keys and values of new positions to the cache. A table states where the keys and values of each
+row are in memory.
 """
 
 from __future__ import annotations
@@ -15,27 +16,26 @@ from manyheads.core.cache import KVCache
 
 
 class FusedCache(KVCache):
-    """`KVCache` whose rows can be reordered without copying while they have equal lengths.
+    """Key-value cache whose rows can be reordered without copying while they have equal lengths.
 
     A table contains the memory slot of each position of a row; kernels read keys and values through this table. If
-    another module reads or writes the cache, the entries are first moved to the slots that this module expects.
+    another module reads or writes the cache, keys and values are first moved to the slots that this module expects.
 
-    half  True: store bfloat16; False: store float32
+    half  True to store keys and values in bfloat16, False in float32
     """
 
     def __init__(self, layers: int, batch: int, heads: int, capacity: int, head_width: int, *, half: bool) -> None:
         self._half = half
-        # memory slot of each position of each row, (B, longest); None: all positions of row b are in slot b
+        # memory slot of each position of each row, (B, longest). If None, all positions of row b are in slot b.
         self._slots: Tensor | None = None
         super().__init__(layers, batch, heads, capacity, head_width)
 
     def reserve(self, count: int) -> tuple[Tensor, Tensor | None]:
         """Prepare the cache for a kernel that appends `count` new positions to each row.
 
-        The caller then calls `advance`.
-
-        Returns the entries (layers, key or value, slots, H, C, Dh) and, if rows have been reordered, the slots
-        (B, longest + count) of all positions. The new positions of row b are written into slot b.
+        Returns the memory of the keys and values (layers, 2, slots, H, C, Dh) and, if rows have been reordered, the
+        slots (B, longest + count) of all positions. The kernel must write the new positions of row b into slot b. The
+        caller must then call `advance`.
         """
         self._longest_after_append(count)
         self._ensure_rows(self.batch)
@@ -51,8 +51,8 @@ class FusedCache(KVCache):
 
     def advance(self, count: int | Tensor) -> None:
         if not isinstance(count, int):
-            # Rows of unequal length are written into their own slots. So no other row may depend on the content of
-            # these slots.
+            # If rows have unequal lengths, later positions overwrite the slot of their row. No other row may depend on
+            # the content of this slot.
             self._gather()
         super().advance(count)
 
@@ -95,7 +95,7 @@ class FusedCache(KVCache):
         self._slots = (own if self._slots is None else self._slots[:, :used])[rows]
 
     def _gather(self) -> None:
-        """Move all positions of each row b to slot b, if the table says that some of them are in other slots."""
+        """Move all positions of each row b to slot b, if some of them are in other slots according to the table."""
         if self._slots is None:
             return
         self._ensure_rows(self.batch)
@@ -107,7 +107,7 @@ class FusedCache(KVCache):
         self._slots = None
 
     def _zeros(self, shape: Sequence[int]) -> Tensor:
-        """Return memory that NumPy allocates, in large pages, because kernels read it in many small pieces."""
+        """Return a tensor of zeros. NumPy allocates its memory in large pages, because kernels read these faster."""
         if self._half:
             return torch.from_numpy(np.zeros(shape, np.int16)).view(torch.bfloat16)
         return torch.from_numpy(np.zeros(shape, np.float32))

@@ -32,8 +32,9 @@ from manyheads.inference.stack import FusedStack, is_fusible, plain_settings
 
 logger = logging.getLogger(__name__)
 
-# Maximum errors that the precision `auto` accepts for a stack: root mean square difference from float32, relative to
-# the root mean square of the values. Typical errors are 0.01 to 0.03 in 8 bits and 0.003 to 0.005 in bf16.
+# Maximum error of a stack's output that the precision `auto` accepts. The error is the root mean square difference from
+# float32, relative to the root mean square of the output. Typical errors are 0.01 to 0.03 in 8 bits and 0.003 to 0.005
+# in bf16.
 BOUNDS = {"int8": 0.04, "bf16": 0.01}
 MANY_LOGITS = 100_000  # number of logits above which several threads process them
 
@@ -61,12 +62,12 @@ def check(compute: ComputeConfig) -> None:
 def compile_model(model: M, compute: ComputeConfig) -> CompiledModel[M]:
     """Return the model in its fastest form for this machine, with the configuration to run it with.
 
-    It has the same methods and shares unchanged modules with `model`, which is not modified. Compared with float64, the
-    precision float32 is as accurate as PyTorch's products. The precision `auto` becomes the fastest of int8, bf16 and
-    float32 whose error is at most its value in `BOUNDS`.
+    The result has the same methods as `model` and shares unchanged modules with it; `model` itself is not modified. The
+    precision float32 is as accurate as PyTorch's matrix products. The precision `auto` becomes the fastest of int8,
+    bf16 and float32 whose error is at most its value in `BOUNDS`.
     """
     check(compute)
-    if compute.device == "cuda":
+    if compute.device_type == "cuda":
         return compile_for_gpu(model, compute)
     if not _can_fuse(compute) or not any(parameter.dtype == torch.float32 for parameter in model.parameters()):
         return CompiledModel(model, _plain_precision(compute))
@@ -81,24 +82,25 @@ def compile_model(model: M, compute: ComputeConfig) -> CompiledModel[M]:
         if precision == "float32" or relative_error(model, compiled.module) <= BOUNDS[precision]:
             logger.info(f"precision auto: {precision}")
             return compiled
-    # no stack whose error could be measured
+    # The model has no stack whose error could be measured, so `auto` becomes float32.
     return CompiledModel(model, replace(compute, precision="float32"))
 
 
 def speeds(model: nn.Module, threads: int | None = None) -> list[JsonObject]:
-    """Return the measured speed of a model's stacks of blocks on this CPU, a row for each precision and kind of work.
+    """Return the measured speed of a model's stacks of blocks on this CPU.
 
-    The rows contain seconds of one block by route (see `routes.py`), and the route that a loaded model takes. They are
-    empty if the fused kernels are not installed.
+    The result is a list with one dictionary for each stack, precision and kind of work. It contains the seconds of one
+    block by route (see `routes.py`), and the route that a loaded model takes. The list is empty if the fused kernels
+    are not installed.
     """
     compute = prepare(threads=threads, device="cpu")
     return stack_speeds(model, compute, [*_available()]) if _can_fuse(compute) else []
 
 
 class FusedModel(CompiledModel[M]):
-    """Model with fused kernels, whose team of threads also prepares logits and shares rows.
+    """Model with fused kernels. The threads of the kernels also prepare logits, and share the rows of a batch.
 
-    PyTorch runs on one thread: little work is left for it, and its idle threads would keep the processors busy.
+    PyTorch runs on one thread, because little work is left for it, and its idle threads would keep the processors busy.
     """
 
     def __init__(self, module: M, compute: ComputeConfig, team: Team) -> None:
@@ -117,7 +119,7 @@ class FusedModel(CompiledModel[M]):
 
     def map_parts(self, function: Callable[[list[R]], list[S]], rows: list[R], min_rows: int) -> list[S]:
         if len(rows) < self._team.threads * min_rows:
-            return function(rows)  # All processors compute the same rows together.
+            return function(rows)  # All threads compute all rows together.
         results: list[Any] = [None] * len(rows)
 
         def run(worker: int, workers: int) -> None:
@@ -131,8 +133,9 @@ class FusedModel(CompiledModel[M]):
 class _Plan:
     """Routes of the stacks of a model in the precision of `compute`.
 
-    routes   by the identity of the stack, for stacks that the kernels support
-    seconds  time of one call of all stacks: a cached step for models that generate, whole sequences for others
+    routes   measured times by route, for each stack that the kernels support, by the identity of the stack
+    seconds  time of one call of all stacks: of a step with cached keys and values for models that generate, and of
+             whole sequences for other models
     """
 
     compute: ComputeConfig
@@ -141,14 +144,14 @@ class _Plan:
 
     @property
     def is_plain(self) -> bool:
-        """True if PyTorch's modules do all the work. They have no 8-bit products."""
+        """True if all stacks run with PyTorch's modules, which have no 8-bit matrix products."""
         return all(route == "plain" for routes in self.routes.values() for route in routes.used())
 
 
 def _plan(model: nn.Module, compute: ComputeConfig) -> _Plan:
     precision, routes, seconds = compute.precision, dict[int, Routes](), 0.0
     if precision == "bf16" and not processor.HAS_BF16:
-        # The function `prepare` has already logged a warning. The model runs under autocast, without the kernels.
+        # The kernels cannot be compiled, and a warning was already logged. The model runs without them, in autocast.
         return _Plan(compute, {}, 0.0)
     steps = isinstance(model, Generates)
     for module in model.modules():
@@ -197,7 +200,7 @@ def _available() -> Iterator[Precision]:
 
 
 def _plain_precision(compute: ComputeConfig) -> ComputeConfig:
-    """Return the settings of a model that keeps PyTorch's modules."""
+    """Return the compute settings for a model that runs with PyTorch's modules, with `auto` replaced by a precision."""
     if compute.precision != "auto":
         return compute
     return replace(compute, precision="bf16" if is_bf16_faster(compute.threads) else "float32")

@@ -1,4 +1,4 @@
-"""Replacement of parts of a model, for a copy that shares all other parts with it."""
+"""Function that replaces modules of a model in a copy, which shares all other modules with the original model."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ Change = Callable[[nn.Module, Mapping[str, nn.Module]], nn.Module | None]
 
 
 def convert(model: M, change: Change) -> M:
-    """Return the model with replaced parts. Parts without a change are shared with the original model.
+    """Return a copy of a model in which some modules are replaced. All other modules are shared with the original.
 
-    change  called with each module and its converted children; returns a replacement, or None to keep the module
+    change  function of a module and its converted children that returns a replacement, or None to keep the module
     """
-    converted: dict[int, nn.Module] = {}  # by the identity of the original, so that a module in two places is one
+    # identity of each original module -> its replacement, so that a module that occurs twice is replaced only once
+    converted: dict[int, nn.Module] = {}
 
     def visit(module: nn.Module) -> nn.Module:
         if id(module) not in converted:

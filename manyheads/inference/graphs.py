@@ -1,4 +1,4 @@
-"""Inference on a GPU: matrices in bf16, and a decoding step that is recorded as a CUDA graph and replayed.
+"""Inference on a GPU: weight matrices in bf16, and a decoding step that is recorded as a CUDA graph and replayed.
 
 A decoding step for one token per row is many small kernels, and starting them from Python takes longer than running
 them. A CUDA graph starts all of them at once. It needs fixed shapes: the recorded step reads all positions of the
@@ -29,28 +29,34 @@ from manyheads.inference.model import CompiledModel, M
 
 logger = logging.getLogger(__name__)
 
-# Number of steps with the same memory of a cache before the step is recorded. A recording takes as long as some dozens
-# of steps.
+# A decoding step is recorded after this number of steps with the same cache memory. A recording takes as long as
+# several dozen steps.
 PATIENCE = 32
 
 
 def compile_for_gpu(model: M, compute: ComputeConfig) -> CompiledModel[M]:
     """Return a model for inference on a GPU. The precision `auto` becomes bf16.
 
-    The results are those of `model` under autocast: only the conversion of the weights in each call is saved.
+    The results equal those of `model` in autocast. It is faster, because the weights need not be converted in each
+    call.
     """
     compute = replace(compute, precision="bf16") if compute.precision == "auto" else compute
     module = convert(model, _in_bf16) if compute.precision == "bf16" else model
     parts = dict(module.named_children())
     positions = parts.get("positions")
-    # The shapes of the tensors of experts depend on the tokens, so no graph can be recorded.
-    if type(parts.get("decoder")) is Stack and isinstance(positions, PositionTable) and not expert_layers(module):
+    # A graph is recorded on the current GPU. The shapes of the tensors of experts depend on the tokens, so no graph can
+    # be recorded for them.
+    number = torch.device(compute.device).index
+    elsewhere = number is not None and number != torch.cuda.current_device()
+    if elsewhere or expert_layers(module):
+        return CompiledModel(module, compute)
+    if type(parts.get("decoder")) is Stack and isinstance(positions, PositionTable):
         return RecordedModel(module, compute, positions.length)
     return CompiledModel(module, compute)
 
 
 class _ProjectionInBf16(nn.Module):
-    """Output projection that converts the output matrix to bf16 at the first call, and keeps the result."""
+    """Output projection that converts the output matrix to bf16 in its first call and stores the result."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,9 +84,10 @@ def _in_bf16(module: nn.Module, children: Mapping[str, nn.Module]) -> nn.Module 
 
 
 class RecordedModel(CompiledModel[M]):
-    """Decoder whose step for one token per row is recorded if the memory of the cache stays the same.
+    """Decoder whose step for one token per row is recorded as a CUDA graph.
 
-    The recording keeps the memory of its cache. A later cache of the same sizes takes over this memory.
+    A recording works only for the memory of one key-value cache. The step is recorded after `PATIENCE` steps with the
+    same memory. A later cache of the same size takes over this memory, so that the recording can be used again.
 
     positions  number of position embeddings
     """
@@ -120,7 +127,10 @@ class RecordedModel(CompiledModel[M]):
 
 
 class _Recording:
-    """Recorded step for the memory of a cache. Without a GPU, the step runs with the same fixed shapes."""
+    """Recorded decoding step for the memory of one cache.
+
+    Without a GPU, as in tests, the step is not recorded, but runs with the same fixed shapes.
+    """
 
     def __init__(self, step: Callable[[Tensor, KVCache], Tensor], compute: ComputeConfig, cache: KVCache) -> None:
         self._fixed, self._owner = FixedCache(cache), weakref.ref(cache)
@@ -128,18 +138,18 @@ class _Recording:
         self._graph: torch.cuda.CUDAGraph | None = None
 
         def run() -> Tensor:
-            # Weights that autocast converts must not stay in its cache, whose memory is freed.
+            # Disable the cache of converted weights in autocast: the recording would use its memory after it is freed.
             bf16 = compute.precision == "bf16"
-            with torch.autocast(compute.device, torch.bfloat16, enabled=bf16, cache_enabled=False):
+            with torch.autocast(compute.device_type, torch.bfloat16, enabled=bf16, cache_enabled=False):
                 return step(self._tokens, copy.copy(self._fixed))
 
         self._run = run
-        if compute.device == "cuda":
+        if compute.device_type == "cuda":
             self._fixed.follow(cache)
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                run()  # loads the kernels, which is not allowed during a recording
+                run()  # This run loads the GPU kernels, because they cannot be loaded during a recording.
             torch.cuda.current_stream().wait_stream(stream)
             self._graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
@@ -160,15 +170,16 @@ class _Recording:
             logits = self._run()
         else:
             self._graph.replay()
-            logits = self._logits.clone()  # The next replay writes to the same memory.
+            logits = self._logits.clone()  # Copy the result, because the next replay overwrites its memory.
         cache.advance(1)
         return logits[: cache.batch]
 
 
 class FixedCache(KVCache):
-    """Cache with the memory of another one, whose shapes do not depend on the lengths, for a recorded step.
+    """Key-value cache for a recorded step: the memory of another cache, in shapes that do not depend on the lengths.
 
-    It has a row for each slot of the memory, and `append` returns all positions. `follow` copies the lengths.
+    It has one row for each slot of the memory, and `append` returns the keys and values of all positions. The method
+    `follow` copies the lengths from the other cache.
     """
 
     def __init__(self, cache: KVCache) -> None:
@@ -185,7 +196,7 @@ class FixedCache(KVCache):
             self._cross_lengths = torch.full((slots,), entries[0][0].shape[2], device=self._device)
 
     def follow(self, cache: KVCache) -> None:
-        """Copy the lengths, and cross-attention entries that have changed, of the cache with the same memory."""
+        """Copy the lengths of the cache with the same memory, and its keys for cross-attention if they have changed."""
         self.lengths[: cache.batch] = cache.lengths
         if self._cross[0] is None:
             return
@@ -200,7 +211,7 @@ class FixedCache(KVCache):
                 self._cross_lengths[: cache.batch] = cache._cross_lengths[cache._sources]
 
     def take_over(self, cache: KVCache) -> bool:
-        """Move the content of another cache to this memory. Returns False if the sizes differ."""
+        """Move the keys and values of another cache to this memory. Return False if the sizes of the caches differ."""
         if _sizes(cache) != _sizes(self):
             return False
         used = cache.keys(0)
@@ -210,7 +221,7 @@ class FixedCache(KVCache):
 
 
 def memory_of(cache: KVCache) -> tuple[int, int]:
-    """Return the address and the size of the memory, which a step of the same rows does not change."""
+    """Return the address and the size of a cache's memory. Both remain the same while steps append to the same rows."""
     return cache._entries.data_ptr(), cache._entries.numel()
 
 

@@ -1,4 +1,4 @@
-"""Linear layers with a fused kernel."""
+"""Linear layers whose matrix product is computed by a kernel of `kernels/`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ class FusedLinear(nn.Module):
 
     @cached_property
     def _weights(self) -> Weights:
-        """Weights of the kernel, packed at the first call. Most layers of a fused stack are never called."""
+        """Weights of the kernel. They are packed in the first call, because most layers of a fused stack are never
+        called separately.
+        """
         return pack_weights([((), [(self.weight, self.bias)])], self._sizes.kind, None, (0.0, 0.0), (1.0, 1.0))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -61,8 +63,8 @@ class FusedProjection(nn.Module):
 
 
 def is_divisible(layer: nn.Linear, precision: str) -> bool:
-    """Return True if a kernel supports this linear layer.
+    """Return True if a kernel supports a linear layer in a precision.
 
-    Its input width must be a multiple of the values read at once.
+    The input width of the layer must be a multiple of the number of values that the kernel reads at once.
     """
     return layer.in_features % PER_WORD[KINDS[precision]] == 0

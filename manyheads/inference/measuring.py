@@ -1,4 +1,4 @@
-"""Measurement of the routes that can run a stack of blocks (`routes.py`), and of the errors of the precisions."""
+"""Measurement of the speed of the routes that can run a stack of blocks (`routes.py`), and of precision errors."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ from manyheads.inference.onednn import is_available
 from manyheads.inference.routes import WORKS, Route, Routes, forced, key, store, stored
 from manyheads.inference.stack import MIN_WORKER_ROWS, FusedStack, is_fusible
 
-SEQUENCES, LENGTH = 4, 128  # measured sequences, at least one for each thread, and their tokens
-ROWS, CACHED = 16, 32  # rows of a measured step, and their cached positions
-ROUNDS, MAX_SECONDS = 5, 0.2  # minimum number of measurements, and time after which no more are made
-STEADY = 1.3  # maximum ratio of median and minimum of undisturbed measurements
+# Whole sequences are measured with this number of sequences (at least one for each thread) of this number of tokens.
+SEQUENCES, LENGTH = 4, 128
+ROWS, CACHED = 16, 32  # Cached steps are measured with this number of rows and of cached positions.
+# Each route is measured at least ROUNDS times. After MAX_SECONDS, it is not measured again.
+ROUNDS, MAX_SECONDS = 5, 0.2
+STEADY = 1.3  # A measurement is undisturbed if the median time is at most this multiple of the minimum.
 KERNELS = Routes({"kernels": 1.0}, {"kernels": 1.0})
 MAX_TRIES = 3  # number of processes that repeat a disturbed measurement
 
 
 def measured_routes(stack: Stack, compute: ComputeConfig, *, steps: bool) -> Routes:
-    """Return the times of one block of the stack by route. They are read from the cache, or measured and stored.
+    """Return the times of one block of a stack by route. They are read from a file, or measured and stored there.
 
-    steps  also measure steps with cached keys and values
+    steps  if True, also measure steps with cached keys and values
     """
     precision, threads = compute.precision, get_team(compute.threads).size
     has_onednn = precision != "int8" and is_available(torch.bfloat16 if precision == "bf16" else torch.float32)
@@ -57,16 +59,16 @@ def measured_routes(stack: Stack, compute: ComputeConfig, *, steps: bool) -> Rou
         steps_read, steps_steady = seconds(["plain", "kernels"], partial(_step, step)) if steps else none
     found = Routes(read, steps_read)
     found = found if before is None else found.merge(before)
-    # If other work disturbed the measurement, the next processes repeat it.
+    # If other programs have disturbed the measurement, the next processes repeat it, up to MAX_TRIES times.
     store(file, name, found, 0 if is_steady and steps_steady else missing - 1)
     return found
 
 
 def stack_speeds(model: nn.Module, compute: ComputeConfig, precisions: Sequence[Precision]) -> list[JsonObject]:
-    """Return the measured times of each stack in each precision, with the chosen routes, as plain data.
+    """Return the measured times of each stack in each precision, with the chosen routes, as a list of dictionaries.
 
-    A stack whose blocks cannot be compiled has a reason instead. A model on the meta device is measured with random
-    weights.
+    For a stack whose blocks the kernels do not support, the dictionary contains the reason instead. A model on the meta
+    device is measured with random weights.
     """
     rows: list[JsonObject] = []
     steps = isinstance(model, Generates)
@@ -96,10 +98,12 @@ def _seconds(
     stack: Stack, compute: ComputeConfig, candidates: Sequence[Route],
     work: Callable[[FusedStack], Callable[[], object]],
 ) -> tuple[dict[Route, float], bool]:  # fmt: skip
-    """Measure the work of the first block by each route. Returns the shortest times, and whether they are reliable.
+    """Measure the first block of a stack with each route. Return the shortest times, and whether they are reliable.
 
-    The routes alternate, so that a disturbance affects all of them. Each call that counts follows another call with
-    the same settings, because PyTorch starts threads when their number changes.
+    The routes alternate, so that a disturbance affects all of them. A measured call always follows a call with the same
+    settings that is not measured, because PyTorch starts threads when their number changes.
+
+    work  function that prepares the work of a stack with one block and returns a function that runs it
     """
     runs = {}
     for route in candidates:
@@ -122,7 +126,7 @@ def _seconds(
 
 
 def _step(x: Tensor, fused: FusedStack) -> Callable[[], object]:
-    """Cache all positions of x (B, T, D). Return a function that runs the next position."""
+    """Run a stack on x (B, T, D) with a key-value cache. Return a function that runs one step after these positions."""
     inputs = _cached(fused, fused.blocks, x, 2 * x.shape[1])
     fused(x, **inputs)
     inputs["cache"].advance(x.shape[1])
@@ -133,7 +137,9 @@ def _step(x: Tensor, fused: FusedStack) -> Callable[[], object]:
 def relative_error(model: nn.Module, lowered: nn.Module) -> float:
     """Return the maximum relative error of the fused stacks compared with float32.
 
-    It is measured on a few embeddings of the model, or on random numbers.
+    The input is a few embeddings of the model, or random numbers if no embedding has the width of the stack.
+
+    lowered  model with fused stacks
     """
     generator, worst = torch.Generator().manual_seed(0), 0.0
     for module in lowered.modules():
@@ -152,12 +158,15 @@ def relative_error(model: nn.Module, lowered: nn.Module) -> float:
         )
         worst = max(
             worst, float((fused - plain).norm() / plain.norm()), key=lambda error: (error != error, error)
-        )  # an error that is NaN is above every bound
+        )  # Treat an error that is NaN as infinite.
     return worst
 
 
 def _cached(stack: Stack, blocks: nn.ModuleList, x: Tensor, capacity: int) -> JsonObject:
-    """Return an empty cache and masks for x. For cross-attention, x is also the encoder output."""
+    """Return the keyword arguments of a stack for the input x: an empty cache and masks.
+
+    If a block has cross-attention, x is also the encoder output.
+    """
     cache, has_cross = stack.new_cache(len(x), capacity, x), False
     for layer, block in enumerate(blocks):
         assert isinstance(block, Block)

@@ -17,14 +17,14 @@ S = TypeVar("S")
 
 
 class CompiledModel(Generic[M]):
-    """Model prepared for inference, with its compute settings. This class runs the module as it is.
+    """Model prepared for inference, with its compute settings.
 
-    Other classes of `manyheads.inference` have faster methods for decoding. A call that does not decode may use
-    `module` directly: the replaced parts are in it.
+    Subclasses in `manyheads.inference` have faster methods for decoding. Calls that do not decode may use `module`
+    directly, because it contains the faster modules.
 
-    module     model, or a copy in which other modules replace some parts
+    module     model, or a copy in which faster modules replace some modules
     compute    settings of every call; the caller applies `compute.autocast()`
-    precision  precision of the fused kernels; None: PyTorch's modules do all the work
+    precision  precision of the fused kernels. If None, all modules are PyTorch's
     """
 
     precision: Precision | None = None
@@ -47,13 +47,17 @@ class CompiledModel(Generic[M]):
         return self.module(*inputs)
 
     def start(self, *inputs: Any) -> Any:
-        """Return an empty cache for `step`: for B rows and a capacity, or for a source, its lengths and a capacity."""
+        """Return an empty key-value cache for `step`.
+
+        inputs  number of rows and capacity for a decoder; source tokens, their lengths and capacity for an
+                encoder-decoder
+        """
         return self._model.start(*inputs)
 
     def step(self, tokens: Tensor, cache: Any, at: Tensor | None = None) -> Tensor:
         """Return the logits (B, T, V) after each of the next tokens (B, T). The cache contains the previous tokens.
 
-        at  for each row, the index of the only token whose logits are needed, (B,); the result is then (B, 1, V)
+        at  (B,) index of one token in each row. If given, only the logits (B, 1, V) after these tokens are returned
         """
         logits: Tensor = self._model.step(tokens, cache, *(() if at is None else (at,)))
         return logits
@@ -66,7 +70,7 @@ class CompiledModel(Generic[M]):
         return reduce_logits(logits, suppress)
 
     def map_parts(self, function: Callable[[list[R]], list[S]], rows: list[R], min_rows: int) -> list[S]:
-        """Return function(rows). Several workers share the rows if that is faster.
+        """Return the result of function(rows). If it is faster, several workers compute parts of the rows.
 
         min_rows  minimum number of rows for each worker
         """

@@ -1,7 +1,7 @@
-"""A stack of Transformer blocks with packed products of oneDNN, called through PyTorch, for whole sequences.
+"""Transformer blocks for whole sequences with matrix products of oneDNN, which are called through PyTorch.
 
-Processors with AMX multiply large bf16 matrices many times faster through oneDNN than with the vector instructions of
-the fused kernels. The rows of all sequences are concatenated without padding. Products are in float32 or bf16; the
+Processors with AMX multiply large bf16 matrices many times faster with oneDNN than with the vector instructions of the
+fused kernels. The rows of all sequences are concatenated without padding. Matrix products are in float32 or bf16; the
 residual stream and the norms are in float32.
 """
 
@@ -24,7 +24,7 @@ ACTIVATION_NAMES: dict[Callable[[Tensor], Tensor], tuple[str, str]] = {
     ACTIVATIONS["gelu"]: ("gelu", "none"),
     ACTIVATIONS["gelu_tanh"]: ("gelu", "tanh"),
 }
-ONEDNN_ROWS = 2048  # maximum number of rows per call, except for a longer sequence
+ONEDNN_ROWS = 2048  # maximum number of rows per call; a single sequence may be longer
 # Rows are padded to a multiple of this number, because oneDNN compiles a product for each number of rows.
 ROW_STEP = 64
 
@@ -33,7 +33,7 @@ Product = tuple[Tensor, Tensor | None]  # weight (N, K) and bias (N,)
 
 
 def is_available(dtype: torch.dtype) -> bool:
-    """Return True if this PyTorch and this processor have packed products of this type."""
+    """Return True if PyTorch has oneDNN's matrix products with packed weights of this dtype on this processor."""
     has_ops = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     return has_ops and (dtype == torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
@@ -42,8 +42,9 @@ class OneDnnBlock:
     """Self-attention and a feed-forward network, with weights in the layout of oneDNN.
 
     norms       norms of self-attention and of the feed-forward network
-    products    queries, keys and values in one; output; expanding and contracting product
-    activation  oneDNN's name and algorithm
+    products    weights and biases of four matrix products: queries, keys and values in one; attention output; expanding
+                and contracting layer of the feed-forward network
+    activation  oneDNN's name and algorithm of the activation function
     """
 
     def __init__(
@@ -76,7 +77,10 @@ class OneDnnBlock:
         return x if self._norm_first else norm(x)
 
     def _attend(self, qkv: Tensor, lengths: Sequence[int], causal: bool) -> Tensor:
-        """Return attention within each sequence, (rows, H * Dh). Equal lengths that follow each other are a batch."""
+        """Return the output of attention within each sequence, (rows, H * Dh).
+
+        Consecutive sequences of equal length are computed as one batch.
+        """
         out = qkv.new_zeros(len(qkv), qkv.shape[1] // 3)
         begin = 0
         for length, group in groupby(lengths):

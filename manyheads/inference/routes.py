@@ -1,8 +1,10 @@
 """Choice of the fastest way to run a stack of blocks on this machine, by measurement.
 
+Each way is called a route:
+
     plain     PyTorch's modules
-    onednn    packed products of oneDNN, for whole sequences (`onednn.py`)
-    kernels   the fused kernels (`kernels/`)
+    onednn    matrix products of oneDNN, for whole sequences (`onednn.py`)
+    kernels   fused kernels of this package (`kernels/`)
 
 One block of the stack is timed for each kind of work: whole sequences, and the next positions of sequences whose keys
 and values are cached. The times are stored with the compiled kernels. The environment variable MANYHEADS_ROUTE selects
@@ -32,18 +34,22 @@ logger = logging.getLogger(__name__)
 Route = Literal["plain", "onednn", "kernels"]
 ROUTES: tuple[Route, ...] = get_args(Route)
 WORKS = ("sequences", "steps")
-LEAD = 0.95  # another route than the kernels must take at most this fraction of their time
+LEAD = 0.95  # Another route is only used if it takes at most this fraction of the time of the kernels.
 
 
 @dataclass(frozen=True)
 class Routes:
-    """Seconds of one block by route, for whole sequences and for cached steps. Empty if the work does not occur."""
+    """Measured seconds of one block by route.
+
+    sequences  times for whole sequences
+    steps      times for steps with cached keys and values; empty if the model has no such steps
+    """
 
     sequences: Mapping[Route, float]
     steps: Mapping[Route, float]
 
     def best(self) -> tuple[Route, Route]:
-        """Return the routes for whole sequences and for cached steps."""
+        """Return the fastest routes for whole sequences and for cached steps."""
         return _fastest(self.sequences), _fastest(self.steps)
 
     def merge(self, other: Routes) -> Routes:
@@ -57,7 +63,7 @@ class Routes:
 
     @property
     def lead(self) -> float:
-        """Return how many times faster than the kernels oneDNN is for whole sequences; infinity if not measured."""
+        """Return the time of the kernels divided by the time of oneDNN for whole sequences; infinity if unmeasured."""
         return self.sequences.get("kernels", math.inf) / self.sequences.get("onednn", 1.0)
 
 
@@ -82,7 +88,7 @@ def _fastest(seconds: Mapping[Route, float]) -> Route:
 
 
 def key(stack: Stack, precision: str, threads: int, *, steps: bool) -> str:
-    """Return the name under which the times of a stack are stored: everything on which they depend."""
+    """Return the name under which the times of a stack are stored. It contains everything on which they depend."""
     block = stack.blocks[0]
     assert isinstance(block, Block)
     own, hidden = block.attention, block.feed_forward.expand.out_features
@@ -93,7 +99,10 @@ def key(stack: Stack, precision: str, threads: int, *, steps: bool) -> str:
 
 
 def stored(file: Path, name: str) -> tuple[Routes, int] | None:
-    """Return the stored times and how many more measurements they need; None if the file lacks them or is damaged."""
+    """Return the stored times, and the number of processes that must repeat the measurement.
+
+    Returns None if the file does not contain the times, or is damaged.
+    """
     try:
         entry = json.loads(file.read_text(encoding="utf-8"))[name]
         works = ({route: float(entry[work][route]) for route in ROUTES if route in entry[work]} for work in WORKS)
@@ -103,7 +112,12 @@ def stored(file: Path, name: str) -> tuple[Routes, int] | None:
 
 
 def store(file: Path, name: str, routes: Routes, missing: int) -> None:
-    """Add the times to the file. If two processes do so at once, one of the entries may be measured again later."""
+    """Add the times of a stack to the file of measured times.
+
+    If two processes write at the same time, one result may be lost; it is measured again later.
+
+    missing  number of processes that must repeat the measurement
+    """
     try:
         entries = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -48,10 +48,11 @@ NO_MEMORY = Memory(
 class FusedStack(Stack):
     """Stack of blocks with fused kernels. It keeps the original stack for features that the kernels do not support.
 
-    blocks   blocks whose linear layers are also used outside the fused function, such as for the keys of the encoder
-             output
-    compute  settings of the model
-    routes   how the stack runs (`routes.py`)
+    stack    original stack
+    blocks   blocks of the stack. Their linear layers are also used outside of the kernels, such as for the keys of the
+             encoder output
+    compute  compute settings of the model
+    routes   measured times, which decide how the stack runs (`routes.py`)
     """
 
     def __init__(self, stack: Stack, blocks: nn.ModuleList, compute: ComputeConfig, routes: Routes) -> None:
@@ -85,7 +86,7 @@ class FusedStack(Stack):
 
     @cached_property
     def _weights(self) -> Weights:
-        """Weights of the kernels, packed at the first call that needs them."""
+        """Weights of the kernels, packed in the first call that needs them."""
         blocks, norm = [block for block in self.plain.blocks if isinstance(block, Block)], self.plain.norm
         first, cross = blocks[0], blocks[0].cross
         return pack_weights(
@@ -96,7 +97,7 @@ class FusedStack(Stack):
 
     @cached_property
     def _onednn_blocks(self) -> list[OneDnnBlock]:
-        """Blocks with weights in the layout of oneDNN, packed at the first call that needs them."""
+        """Blocks with weights in the layout of oneDNN, packed in the first call that needs them."""
         return [
             OneDnnBlock(
                 [block.attention_norm, block.feed_forward_norm], [part for part in _parts(block)[1] if len(part[0])],
@@ -117,8 +118,8 @@ class FusedStack(Stack):
     ) -> Tensor:
         """Return the same result as `Stack.forward`, by the fastest route.
 
-        The compiled function supports two mask rules: causal order and key lengths. The original stack computes
-        everything else: any bias, other masks, cross-attention without a cache, and blocks that are recorded or edited.
+        The kernels support two kinds of masks: causal order and key lengths. The original stack computes all other
+        cases: a bias, other masks, cross-attention without a cache, and blocks that are recorded or edited.
         """
         rule = Mask() if mask is None else mask
         tapped = any(tap.is_active for tap in self._taps)
@@ -127,7 +128,7 @@ class FusedStack(Stack):
         ) or (cache is None and rule.offset is not None)  # fmt: skip
         is_plain = self.sequences == "plain" if cache is None else not isinstance(cache, FusedCache)
         if tapped or unsupported or is_plain or x.dtype == torch.float64 or not x.numel():
-            # Recorded and edited values are those of the original stack, without rounding to bf16.
+            # Recorded and edited activations come from the original stack, without rounding to bf16.
             with self._plain_compute.settings() if tapped else self._plain_compute.autocast():
                 return self.plain(
                     x, mask=mask, bias=bias, memory=memory, memory_mask=memory_mask, cache=cache
@@ -151,7 +152,8 @@ class FusedStack(Stack):
             real = torch.arange(longest) < torch.from_numpy(lengths)[:, None]  # (B, T)
             rows = x[real]  # (N, D)
         starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        # If there is enough work for each thread, threads compute whole sequences and never wait for each other.
+        # If there is enough work for each thread, the threads are workers: each computes whole sequences alone, and
+        # none waits for another.
         threads = self._team.threads
         workers = min(threads, batch, len(rows) // MIN_WORKER_ROWS)
         by_onednn = self.sequences == "onednn" and workers > 0 and self._lead * workers >= threads
@@ -169,9 +171,9 @@ class FusedStack(Stack):
         self, rows: Tensor, starts: NDArray[np.int64], causal: bool, blocks: Sequence[OneDnnBlock] | None, worker: int,
         workers: int,
     ) -> None:  # fmt: skip
-        """Apply the stack to the sequences of a worker, in place: about the same number of rows for each worker.
+        """Apply the stack in place to the sequences of one worker. Each worker has about the same number of rows.
 
-        blocks  blocks for oneDNN; None: the fused kernels
+        blocks  blocks with oneDNN's matrix products. If None, the fused kernels are used
         """
         first, last = np.searchsorted(starts, [len(rows) * i // workers for i in (worker, worker + 1)])
         most = ROWS_AT_ONCE if blocks is None else ONEDNN_ROWS
@@ -229,7 +231,10 @@ class FusedStack(Stack):
 
 
 def _pieces(starts: NDArray[np.int64], begin: int, last: int, rows: int) -> Iterator[tuple[int, int]]:
-    """Yield pieces of the sequences from `begin` to `last`, each of at most `rows` rows or a single sequence."""
+    """Divide the sequences from `begin` to `last` into groups of at most `rows` rows; yield (begin, end) of each group.
+
+    A sequence with more rows forms its own group.
+    """
     while begin < last:
         end = max(begin + 1, min(last, int(np.searchsorted(starts, starts[begin] + rows, "right")) - 1))
         yield begin, end
@@ -242,9 +247,9 @@ def plain_settings(compute: ComputeConfig) -> ComputeConfig:
 
 
 def is_fusible(stack: Stack, precision: str) -> bool:
-    """Return True if the fused function supports this stack.
+    """Return True if the kernels support a stack in a precision.
 
-    It supports `Stack`, `Block`, `FeedForward` and `Attention`, but not their subclasses.
+    They support `Stack`, `Block`, `FeedForward` and `Attention`, but not their subclasses.
     """
     blocks = list(stack.blocks)
     if type(stack) is not Stack or stack.biased or not blocks or any(type(block) is not Block for block in blocks):
@@ -259,7 +264,7 @@ def is_fusible(stack: Stack, precision: str) -> bool:
             if type(attention) is not Attention or attention.query.out_features != attention.value.out_features:
                 return False
         own = block.attention
-        # the query, key and value layers become one matrix product
+        # The query, key and value layers become one matrix product, so all three or none must have a bias.
         if len({layer.bias is None for layer in (own.query, own.key, own.value)}) > 1:
             return False
         linears = [module for module in block.modules() if isinstance(module, nn.Linear)]
@@ -277,7 +282,7 @@ def is_fusible(stack: Stack, precision: str) -> bool:
 def _parts(block: Block) -> tuple[list[Tensor], list[tuple[Tensor, Tensor | None]]]:
     """Return the norms and the matrix products of a block in the order that `kernels/fused.py` defines.
 
-    Layer scales are multiplied into the weights.
+    The factors of a layer scale are multiplied into the weights.
     """
     attention, cross, feed_forward = block.attention, block.cross, block.feed_forward
     assert isinstance(feed_forward, FeedForward)

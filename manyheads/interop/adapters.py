@@ -1,7 +1,8 @@
-"""Low-rank adapters in the format of peft: adapter_config.json and adapter_model.safetensors.
+"""Reader and writer of low-rank adapters (LoRA) in the format of peft: adapter_config.json, adapter_model.safetensors.
 
-The names are those of the model in transformers. Several of our layers may form one matrix there, such as query, key
-and value of GPT-2. Their additions then form one of higher rank, with the same values. Based on peft 0.21.
+Layers have the names of the model in transformers. Several layers of a Manyheads model may be one matrix in
+transformers, such as query, key and value of GPT-2. Their low-rank matrices then form a pair of matrices of higher rank
+with the same product. Based on peft 0.21.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ from manyheads.interop.weights import read_file
 
 SETTINGS, WEIGHTS, PICKLED_WEIGHTS = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 _START, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
-_TASKS = {"SEQ_CLS": "sequence", "TOKEN_CLS": "token", "QUESTION_ANS": "question"}  # from peft's tasks to our heads
+# task type in peft -> head of a Manyheads model
+_TASKS = {"SEQ_CLS": "sequence", "TOKEN_CLS": "token", "QUESTION_ANS": "question"}
 _HEAD = ("head", "labels", "target")  # settings of a model that its adapter determines
-# Settings that are read, or that only affect training or saving. Other settings, if set, are refused.
+# Keys of adapter_config.json that are read, or that only affect training or saving. Other keys are an error if set.
 _KNOWN = """
     peft_type task_type auto_mapping peft_version base_model_name_or_path revision inference_mode r lora_alpha
     lora_dropout rank_pattern alpha_pattern target_modules exclude_modules modules_to_save layers_to_transform
@@ -42,13 +44,14 @@ _KNOWN = """
 """
 _DEFAULTS: dict[str, list[Any]] = {"bias": ["none"], "init_lora_weights": [True, "gaussian", "orthogonal", "eva"]}
 _SOME_LAYERS = ("exclude_modules", "layers_to_transform")  # settings that leave out layers of the target modules
-_CLASSIFIERS = (".classifier.weight", ".out_proj.weight", ".score.weight")  # ends of names in transformers
+# endings of the names of a classifier's weight in transformers
+_CLASSIFIERS = (".classifier.weight", ".out_proj.weight", ".score.weight")
 
 
 def adapter_files(model: Model[Config], family: AnyFamily, label_type: str = "str") -> JsonObject:
-    """Return the files of the adapter of a model with low-rank layers.
+    """Return the contents of the adapter files of a model with low-rank layers, by file name.
 
-    The result is empty for any other model, and for a model that transformers cannot open.
+    The result is empty for a model without low-rank layers, and for a model that transformers cannot open.
     """
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, LowRankLinear)}
     if not layers or family.own:
@@ -85,7 +88,7 @@ def adapter_files(model: Model[Config], family: AnyFamily, label_type: str = "st
     about = {**labels, "base_crc32": frozen_checksum(model, family, whole)}
     settings = {
         "peft_type": "LORA", "task_type": task.get(model.head_name or ""), "bias": "none",
-        # The library peft reads this table only if there is no task type, and ignores other entries of it.
+        # The library peft reads "auto_mapping" only if there is no task type, and ignores the key "manyheads" in it.
         "auto_mapping": {"parent_library": "transformers", "base_model_class": family.architecture(model.config),
                          "manyheads": about},
         "base_model_name_or_path": base, "revision": revision, "inference_mode": True, "fan_in_fan_out": transposed,
@@ -97,20 +100,30 @@ def adapter_files(model: Model[Config], family: AnyFamily, label_type: str = "st
 
 
 def frozen_checksum(model: Model[Config], family: AnyFamily, brought: Iterable[str]) -> str:
-    """Return the checksum of a model's tensors that its adapter does not bring, without low-rank additions."""
+    """Return the checksum of the tensors of a base model, to verify that an adapter was trained with this model.
+
+    The low-rank matrices and the tensors in the adapter are left out.
+
+    brought  names of the tensors in the adapter, such as a new head
+    """
     ours = {name: tensor for name, tensor in model.named_parameters() if f".{PREFIX}" not in name}
     theirs = weights_to_theirs(family.weights(model.config, ours), ours)
     return checksum({name: tensor for name, tensor in theirs.items() if name not in set(brought)})
 
 
 def is_adapter(path: Path) -> bool:
-    """Return True if a directory contains an adapter and no model."""
+    """Return True if a directory contains a LoRA adapter and no complete model."""
     return (path / SETTINGS).is_file() and not (path / "config.json").is_file()
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """Adapter that peft or `adapter_files` has written. The names of its tensors are those of transformers."""
+    """LoRA adapter that peft or `adapter_files` has written.
+
+    path      directory of the adapter
+    settings  content of adapter_config.json
+    tensors   content of adapter_model.safetensors, with the tensor names of transformers
+    """
 
     path: Path
     settings: JsonMapping
@@ -137,7 +150,7 @@ class Adapter:
     def new_head(self, model: Model[Config]) -> JsonObject:
         """Return the settings of the head that the adapter adds to its base model.
 
-        The labels of an adapter of peft have no names, unless the base model names them.
+        An adapter of peft does not name its labels. They get the names of the base model's labels, or numbers.
         """
         if stated := self._stated:
             return {name: tuple(stated[name]) if name == "labels" else stated[name] for name in _HEAD if name in stated}
@@ -149,11 +162,12 @@ class Adapter:
         return settings
 
     def apply(self, model: Model[Config], family: AnyFamily, new: Iterable[str]) -> dict[str, Tensor]:
-        """Return the tensors of the base model, with the adapter added, by their names in files.
+        """Return the tensors of the base model with the adapter added to them, by their names in files.
 
-        new  names of the tensors of our model that the base model does not have
+        model  base model, with the head that the adapter adds
+        new    names of the tensors of `model` that the base model does not have
 
-        Raises UserError if adapter and base do not fit.
+        Raises UserError if the adapter does not fit the base model.
         """
         with torch.no_grad():
             for name in new:
@@ -193,16 +207,16 @@ class Adapter:
 
     @property
     def label_type(self) -> str | None:
-        """Type of the labels in the training data; None for an adapter of peft."""
+        """Type of the labels in the training data; None for an adapter that peft has written."""
         return self._stated.get("label_type")
 
     @property
     def _stated(self) -> JsonMapping:
-        """Return what `adapter_files` has written about the model; nothing for an adapter of peft."""
+        """Description of the model that `adapter_files` has written; empty for an adapter that peft has written."""
         return (self.settings.get("auto_mapping") or {}).get("manyheads") or {}
 
     def _names(self, name: str, tensor: Tensor) -> bool:
-        """Return True if the settings name the layer of a tensor, so that the adapter must have it."""
+        """Return True if the adapter must contain a tensor, because adapter_config.json names its layer."""
         module, _, leaf = name.rpartition(".")
         if any(f".{saved}." in f".{name}" for saved in self.settings.get("modules_to_save") or ()):
             return True

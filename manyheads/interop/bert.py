@@ -33,8 +33,9 @@ class _Names:
 
     prefix         prefix of the encoder's tensors if the model has a head
     architectures  architecture name in config.json for each Manyheads head; the first is the default
-    encoder        mapping from Manyheads names of encoder layers to names in the file, without the prefix
-    words          mapping from Manyheads names of the masked-LM head's layers to names in the file
+    encoder        mapping from the Manyheads name of each encoder layer to its name in the family's files, without the
+                   prefix
+    words          mapping from the Manyheads name of each layer of the masked-LM head to its name in files
     decoder        name of the output matrix over the vocabulary, which is tied to the embeddings
     bias           name of the bias of the output matrix
     heads          for each Manyheads head, the names of two layers: the layer between encoder and classifier (or
@@ -61,7 +62,7 @@ class _Names:
         def row(ours: str, theirs: str, *also: str) -> Weight:
             """Return the row of the conversion table for an encoder tensor.
 
-            The tensor's name in a file may begin with the prefix of the encoder or not.
+            The name of the tensor in a file may or may not begin with the prefix of the encoder.
             """
             return Weight(ours, written + theirs, (other + theirs, *also))
 
@@ -87,7 +88,7 @@ class _Names:
         return self.architectures.get("pooler", "") if config.head == "none" and not named else named
 
     def computed(self, config: BertConfig) -> dict[str, Tensor | None]:
-        """Return the tensors that only files of older versions contain: position ids, and poolers that no head uses."""
+        """Return further tensors that a file may contain: position ids of older versions, and poolers without a use."""
         numbers = numbered(config.max_positions + config.position_offset)[None]
         tensors: dict[str, Tensor | None] = {
             f"{prefix}embeddings.position_ids": numbers for prefix in ("", self.prefix)
@@ -171,7 +172,7 @@ _DISTILBERT = _Names(
 
 
 class _OffsetPositions(Setting):
-    """Rule that converts RoBERTa's number of positions.
+    """Conversion of the maximum number of positions in RoBERTa.
 
     RoBERTa numbers positions from the padding id plus 1, so the first rows of its position table are unused.
     """
@@ -193,10 +194,7 @@ class _OffsetPositions(Setting):
 
 
 class _Rate(Setting):
-    """Rule that converts the dropout rate before a classifier.
-
-    In Manyheads, None stands for the general dropout rate.
-    """
+    """Conversion of the dropout rate before a classifier. In Manyheads, None means the general dropout rate."""
 
     def to_theirs(self, ours: JsonMapping) -> JsonObject:
         rate = ours[self.ours]

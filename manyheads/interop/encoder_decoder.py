@@ -57,7 +57,7 @@ _EMBEDDINGS = {
         Weight("output.weight", _OUTPUT),
     ],
 }
-# shape (V,) in Manyheads, (1, V) in the file
+# The output bias has the shape (V,) in Manyheads and (1, V) in files of Marian and Pegasus.
 _BIAS = Weight("output_bias", "final_logits_bias", to_theirs=lambda bias: bias[None], to_ours=lambda bias: bias[0])
 
 
@@ -74,7 +74,7 @@ def _computed(config: TransformerConfig) -> dict[str, Tensor]:
 
 
 class _OnePad:
-    """Rule that converts the padding token ids of source and target. In the file, one key stands for both."""
+    """Conversion of the padding token ids of source and target, for which config.json has a single key."""
 
     keys: tuple[str, ...] = ()
 

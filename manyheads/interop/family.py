@@ -1,4 +1,4 @@
-"""Description of a saved model's format (config.json, weights and further files) for reading and writing models."""
+"""Description of a file format in which models are saved: config.json, weights and further files."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from manyheads.errors import UserError
 from manyheads.files import JsonMapping, JsonObject
 from manyheads.interop.table import Settings, Weight, check_shapes, slots, weights_to_ours, weights_to_theirs
 
-# Maximum number of values in tables that are computed from config.json; it protects against huge tables of a small
-# file.
+# Maximum number of values in tables that a model computes, such as position vectors. Without a limit, a small
+# config.json could request huge tables.
 LARGEST_TABLES = 2**26
 
 
@@ -33,8 +33,8 @@ def _unstated(_: JsonMapping) -> None:
 def saved_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Return all tensors of a model that are saved, by name.
 
-    They are the parameters (tied ones once) and the persistent buffers, such as running statistics of batch norms.
-    Low-rank additions are part of their weights.
+    They are the parameters and the persistent buffers, such as running statistics of batch norms. A tied parameter is
+    included once. Low-rank matrices (LoRA) are added to their weights.
     """
     persistent = module.state_dict().keys()
     return merged(dict(module.named_parameters()) | {n: b for n, b in module.named_buffers() if n in persistent})
@@ -45,25 +45,25 @@ C = TypeVar("C", bound=Config)
 
 @dataclass(frozen=True)
 class Family(Generic[C]):
-    """Format in which a model is saved.
+    """File format in which a kind of model is saved, such as the format of BERT in transformers.
 
     model_type     value of `model_type` in config.json
     config         configuration class of Manyheads (a dataclass)
     module         model class, built from a configuration
     settings       table that converts between config.json and the configuration
-    weights        function that returns the rows of the conversion table for all tensors, for a configuration and the
-                   names of its parameters and buffers
+    weights        function of a configuration and of the names of the model's parameters and buffers. It returns the
+                   conversion table of the tensors
     architecture   function that returns the value of `architectures` in config.json
-    generation     function that returns the content of generation_config.json; None, or a function that returns
-                   None, for models that do not generate text
+    generation     function that returns the content of generation_config.json. For models that do not generate text,
+                   it is None, or returns None
     preprocessing  function that returns the content of preprocessor_config.json if config.json contains it (timm)
-    renamed        function that maps a tensor name in a file to the name in the rows, for libraries that number
-                   layers differently; used only for reading
-    modules        parts of tensor names in files, each with the name of the module in transformers, where they differ
+    renamed        function that maps a tensor name in a file to the name in the conversion table, for libraries that
+                   number layers differently. It is used only for reading
+    modules        pairs of a part of tensor names in files and the different name of this part in transformers
     infer          function that returns settings that are not in config.json and follow from `architectures` or
                    from the weights. Its first call gets the weights without values, on the meta device
-    computed       function that returns tensors of a file that follow from the configuration; None instead of a
-                   tensor means that the tensor is unused and may have any values
+    computed       function that returns tensors of a file that follow from the configuration. None instead of a tensor
+                   means that the tensor is unused and may have any values
     stored         names of the computed tensors that are written, with `{}` in place of layer numbers
     also_written   function that returns keys that are written to config.json only for other tools
     own            True for a format of Manyheads; config.json then also lists the names of the tokenizers
@@ -88,11 +88,14 @@ class Family(Generic[C]):
     def read(
         self, settings: JsonMapping, shapes: Mapping[str, Tensor], load: Callable[[], Mapping[str, Tensor]]
     ) -> tuple[C, dict[str, Tensor]]:
-        """Read a configuration, parameters and buffers. Raises UserError if anything cannot be represented exactly.
+        """Convert the content of a model directory to a configuration and its parameters and buffers.
 
-        shapes  tensors of the file, on the meta device (without values). Their shapes are compared with the
-                configuration before any memory is allocated
-        load    function that reads the tensors with their values; called only after the comparison
+        settings  content of config.json
+        shapes    tensors of the weight files, on the meta device (without values). Their shapes are compared with the
+                  configuration before any memory is allocated
+        load      function that reads the tensors with their values; it is called only after this comparison
+
+        Raises UserError if a setting or tensor cannot be represented exactly.
         """
         shapes = {self._plain(name): shape for name, shape in shapes.items()}
         stated = {**self.infer(settings, shapes), **self.settings.to_ours(settings, strict=self.own)}
@@ -110,9 +113,9 @@ class Family(Generic[C]):
                 raise
             hint = "config.json lacks 'architectures', which names the head of the model"
             raise type(error)(f"{error}. {hint}") from None
-        except RuntimeError as error:  # torch rejects a shape if the tensor would have 2^63 bytes or more
+        except RuntimeError as error:  # PyTorch rejects the shape of a tensor of 2^63 bytes or more.
             raise UserError(f"the sizes require more memory than possible ({error})") from None
-        # One of the computed tensors is the table of sinusoidal position vectors.
+        # Buffers, such as the table of sinusoidal position vectors, are computed from sizes in config.json.
         computed = sum(buffer.numel() for buffer in module.buffers())
         if computed > max(LARGEST_TABLES, sum(tensor.numel() for tensor in expected.values())):
             raise UserError(
@@ -121,7 +124,7 @@ class Family(Generic[C]):
                 ". The number of positions may be wrong"
             )
         tensors = {self._plain(name): tensor for name, tensor in load().items()}
-        # The first call of `infer` had only the shapes of the weights. This call also has their values.
+        # Call `infer` again: in its first call, the weights had only shapes; now they have values.
         exact = replace(config, **self.infer(settings, tensors))
         if exact != config:
             with torch.device("meta"), skip_init():
@@ -129,7 +132,7 @@ class Family(Generic[C]):
         return exact, weights_to_ours(self.weights(exact, expected), expected, tensors, self.computed(exact))
 
     def _plain(self, name: str) -> str:
-        """Return a tensor name without the prefixes of `torch.compile` and DDP, as the rows spell it."""
+        """Return the name of a tensor in the conversion table, without the prefixes of `torch.compile` and DDP."""
         return self.renamed(name.replace("_orig_mod.", "").removeprefix("module."))
 
     def settings_of(self, config: C) -> JsonObject:
@@ -152,4 +155,4 @@ class Family(Generic[C]):
         return stored | theirs
 
 
-AnyFamily: TypeAlias = Family[Any]  # of any configuration
+AnyFamily: TypeAlias = Family[Any]  # family with any class of configuration

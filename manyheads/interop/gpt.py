@@ -66,7 +66,7 @@ def _weights(tokens: str, positions: str) -> Callable[[GPTConfig, Iterable[str]]
 
 
 def _computed(config: GPTConfig) -> dict[str, Tensor | None]:
-    """Return tensors that follow from the configuration: causal masks (files of older versions) and zero biases."""
+    """Return further tensors that a file may contain: causal masks of older versions, and biases that are zero."""
     tensors: dict[str, Tensor | None] = {
         f"{prefix}h.{layer}.attn.{name}": None
         for prefix in (_PREFIX, "") for layer in range(config.layers) for name in ("bias", "masked_bias")
@@ -127,7 +127,7 @@ _IGNORED = """
 
 
 class _End(Setting):
-    """Rule that converts the id of the end token.
+    """Conversion of the id of the end token.
 
     In transformers, this id may exceed the vocabulary size; then no text contains the end token.
     """
@@ -141,7 +141,7 @@ class _End(Setting):
 
 
 class _Hidden(Setting):
-    """Rule that converts the number of hidden units."""
+    """Conversion of the number of hidden units in the feed-forward networks."""
 
     def to_theirs(self, ours: JsonMapping) -> JsonObject:
         if ours[self.ours] == "experts":

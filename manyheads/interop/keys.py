@@ -1,7 +1,4 @@
-"""Keys of config.json that many models of `transformers` share.
-
-They are the activation function, and keys that have no effect on the output.
-"""
+"""Keys of config.json that many models of `transformers` have: sizes, the activation, and keys without an effect."""
 
 from __future__ import annotations
 
@@ -43,9 +40,9 @@ ABSENT: JsonObject = {"is_encoder_decoder": False, "tie_encoder_decoder": False,
 
 
 def architecture(settings: JsonMapping, known: Sequence[str]) -> str:
-    """Return the architecture that `architectures` in config.json names.
+    """Return the name of the architecture in config.json (key `architectures`). If it has none, return `known[0]`.
 
-    If the key `architectures` names none, return the first entry of `known`.
+    Raises UserError for an architecture that is not in `known`.
     """
     named = settings.get("architectures") or [known[0]]
     if not (isinstance(named, list) and len(named) == 1 and named[0] in known):

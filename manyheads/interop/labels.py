@@ -1,4 +1,4 @@
-"""Labels in config.json: keys `id2label` and `label2id` or only their number, and the target, `problem_type`."""
+"""Reader and writer of a classifier's labels and target in config.json (`id2label`, `label2id`, `problem_type`)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from manyheads.files import JsonMapping, JsonObject
 
 
 def read_labels(settings: JsonMapping) -> tuple[str, ...]:
-    """Return the name of each class in the order of class indices.
+    """Return the class names in config.json, in the order of class indices.
 
-    Names may repeat: ImageNet has two classes "crane".
+    Names may repeat: ImageNet has two classes "crane". If config.json has only a number of classes, they get default
+    names.
     """
     names = settings.get("id2label")
     if names is None:
@@ -41,7 +42,10 @@ _PROBLEMS = {
 
 
 def read_target(settings: JsonMapping, labels: Sequence[str]) -> str:
-    """Return the target of a model with these labels. Without `problem_type`, one label means regression."""
+    """Return the target of a classifier: "classes", "multi-label" or "regression".
+
+    If config.json has no `problem_type`, a model with one label is a regression.
+    """
     problem = settings.get("problem_type")
     if problem is None:
         return "regression" if len(labels) == 1 else "classes"
@@ -55,7 +59,10 @@ def read_target(settings: JsonMapping, labels: Sequence[str]) -> str:
 
 
 class TargetRow:
-    """Row for the target of a classifier. The functions `infer` read it, because it depends on the head."""
+    """Row of a conversion table for the target of a classifier.
+
+    The row only writes the target. The function `infer` of a family reads it, because it depends on the head.
+    """
 
     ours, keys = "target", ("problem_type",)
 
@@ -72,7 +79,7 @@ _TYPES: dict[str, Callable[[str], LabelValue]] = {"str": str, "int": int, "float
 
 
 def typed_labels(labels: Sequence[str], label_type: str) -> tuple[LabelValue, ...]:
-    """Return the labels with these names in the type that the user gave, the key `label_type` of config.json."""
+    """Convert label names to the type that the labels had in the training data (key `label_type` of config.json)."""
     try:
         return tuple(map(_TYPES[label_type], labels))
     except (KeyError, ValueError, TypeError):

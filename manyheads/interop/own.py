@@ -18,7 +18,10 @@ from manyheads.models.presets import FAMILIES
 
 @dataclass(frozen=True)
 class _Field:
-    """Configuration field that is saved under the same name. The configuration class checks its type and range."""
+    """Row of a conversion table for a field that config.json contains under the same name.
+
+    The configuration class checks the type and the range of the value.
+    """
 
     name: str
 

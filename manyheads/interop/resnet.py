@@ -21,7 +21,7 @@ from manyheads.interop.table import Choice, Setting, Settings, Weight, weights_a
 from manyheads.models.resnet import ResNet, ResNetConfig
 
 _BLOCK = "encoder.stages.{}.layers.{}"
-_NORMED = {  # Names of a convolution followed by a normalization layer, here and in the file.
+_NORMED = {  # name of a convolution with its normalization layer in Manyheads -> name in transformers
     "stem": "embedder.embedder",
     "stages.{}.blocks.{}.layers.{}": f"{_BLOCK}.layer.{{}}",
     "stages.{}.blocks.{}.shortcut": f"{_BLOCK}.shortcut",
@@ -54,9 +54,9 @@ _IGNORED = {"_out_features", "_out_indices", "out_features", "out_indices", "sta
 
 
 class _Downsampling(Setting):
-    """Rule that converts the position of the stride within a bottleneck block.
+    """Conversion of the position of the stride within a bottleneck block.
 
-    Other tools may also set this key for basic blocks, where it has no effect.
+    Other tools may also set this key for basic blocks, for which it has no effect.
     """
 
     def to_ours(self, theirs: JsonMapping) -> JsonObject:

@@ -28,23 +28,25 @@ MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
 PATTERNS = (MODULES, PROMPTS, "sentence_*_config.json", "?_*/config.json")  # patterns of the names of all files
 _AGAIN = "copy the directory again"
 UNLIMITED = 10**9  # A tokenizer states a larger number if it has no limit.
-_CHAIN = ["Transformer", "Pooling", "Normalize"]  # The last one is optional.
-_POOLS: dict[str, Pool] = {"cls": "first", "max": "max", "mean": "mean"}  # from the library's pooling modes to ours
+_CHAIN = ["Transformer", "Pooling", "Normalize"]  # supported list of modules; "Normalize" is optional
+_POOLS: dict[str, Pool] = {"cls": "first", "max": "max", "mean": "mean"}  # pooling mode in the library -> in Manyheads
 _FLAG, _OLDER = "pooling_mode_", {"cls_token": "cls", "max_tokens": "max", "mean_tokens": "mean"}  # older keys
 
 
 @dataclass(frozen=True)
 class SentenceEncoder:
-    """Settings that turn a text into a vector. The defaults are those of any other directory.
+    """Settings for computing the vector of a text from the token states of a model.
 
-    files           contents of the files by their names
+    The defaults apply to directories that sentence-transformers has not written.
+
+    files           contents of the settings files, by name
     pool            pooling mode
-    normalize       True: vectors have unit length
-    fault           reason why the directory's own pooling cannot be computed, or an empty text
-    max_tokens      maximum number of tokens of a text; None: the model's
-    lower_case      True: texts are converted to lower case
-    prompts         texts that may precede a text, by their names
-    default_prompt  name of the prompt that precedes all texts, or an empty text
+    normalize       True if vectors are scaled to unit length
+    fault           reason for which the pooling of the directory is not supported; empty if it is supported
+    max_tokens      maximum number of tokens of a text. If None, the model's maximum
+    lower_case      True if texts are converted to lower case
+    prompts         texts that may be inserted before a text, by name
+    default_prompt  name of the prompt that is inserted before all texts; empty if there is none
     """
 
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
@@ -57,7 +59,10 @@ class SentenceEncoder:
     default_prompt: str = ""
 
     def prompt(self, name: str | None) -> str:
-        """Return the text of a prompt. `name` None: the default prompt; "": no prompt."""
+        """Return the text of a prompt. Raises UserError for an unknown name.
+
+        name  name of the prompt; None for the default prompt, "" for no prompt
+        """
         name = self.default_prompt if name is None else name
         if name and name not in self.prompts:
             raise UserError(
@@ -66,7 +71,7 @@ class SentenceEncoder:
         return self.prompts.get(name, "")
 
     def tokenizer(self, tokenizer: Tokenizer) -> Tokenizer:
-        """Return a tokenizer, or its copy that converts texts to lower case."""
+        """Return the tokenizer, or a copy that converts texts to lower case if the settings require it."""
         if not self.lower_case:
             return tokenizer
         copy = Tokenizer.from_str(tokenizer.to_str())
@@ -76,7 +81,10 @@ class SentenceEncoder:
 
 
 def sentence_files(path: Path) -> dict[str, bytes]:
-    """Return the contents of the files of a directory by their names. The result is empty for any other directory."""
+    """Return the contents of the settings files of sentence-transformers in a directory, by name.
+
+    The result is empty for a directory that this library has not written.
+    """
     if not (path / MODULES).is_file():
         return {}
     files = sorted(file for pattern in PATTERNS for file in path.glob(pattern))
@@ -104,7 +112,7 @@ def encoder_files(pool: Pool, width: int, max_tokens: int) -> dict[str, bytes]:
 
 
 def sentence_encoder(path: Path) -> SentenceEncoder:
-    """Read the settings of a directory. Raises UserError if a file is damaged."""
+    """Read the settings for text vectors from a model directory. Raises UserError if a file is damaged."""
     if not (files := sentence_files(path)):
         return SentenceEncoder()
     values = {name: read_json(path / name, _AGAIN) for name in (*files, TOKENIZER_CONFIG) if (path / name).is_file()}
@@ -127,7 +135,12 @@ def sentence_encoder(path: Path) -> SentenceEncoder:
 
 
 def _pooling(kinds: list[str], config: JsonObject | None, prompted: bool) -> tuple[Pool, str]:
-    """Return the pooling mode of a list of modules, and the reason why it cannot be computed."""
+    """Return the pooling mode of a list of modules, and the reason if it is not supported, or an empty text.
+
+    kinds     types of the modules in modules.json
+    config    content of the config.json of the module Pooling
+    prompted  True if the directory has prompts
+    """
     names = [kind.rpartition(".")[2] if kind.startswith("sentence_transformers.") else kind for kind in kinds]
     if names not in (_CHAIN, _CHAIN[:2]):
         other = ", ".join(name for name in names if name not in _CHAIN) or "another order"

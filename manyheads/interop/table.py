@@ -1,7 +1,8 @@
-"""Tables that declare how configurations and weights are converted; each row works for reading and for writing.
+"""Conversion tables between the configurations and tensors of Manyheads and those in files of other libraries.
 
-In names, "ours" means the format of Manyheads and "theirs" the format of the file. Unknown values and tensors are
-reported in an error, unknown keys in an error or a warning.
+Each row of a table converts one setting or one tensor, for reading and for writing. In names, "ours" means the format
+of Manyheads and "theirs" the format of the files. Unknown values and tensors are errors; an unknown key of config.json
+is an error or a warning.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from manyheads.files import JsonMapping, JsonObject
 logger = logging.getLogger(__name__)
 
 REQUIRED = object()
-_UNSET: tuple[object, ...] = (None, False, "", [], {})  # values that switch an unknown option off
+_UNSET: tuple[object, ...] = (None, False, "", [], {})  # values with which an unknown option has no effect
 COMPUTING = ("quantization_config", "compression_config", "rope_scaling")  # unsupported keys that change the output
 
 
@@ -30,28 +31,30 @@ COMPUTING = ("quantization_config", "compression_config", "rope_scaling")  # uns
 
 
 def concatenated(*parts: Tensor) -> Tensor:
-    """Return the tensors, concatenated in their first dimension."""
+    """Concatenate tensors in their first dimension. The tensors may be on the meta device."""
     return parts[0].new_empty(sum(map(len, parts)), *parts[0].shape[1:]) if parts[0].is_meta else torch.cat(parts)
 
 
 def numbered(count: int) -> Tensor:
-    """Return the integers from 0 to `count` - 1."""
+    """Return a tensor of the integers from 0 to `count` - 1. The default device may be the meta device."""
     meta = torch.get_default_device().type == "meta"
     return torch.empty(count, dtype=torch.long) if meta else torch.arange(count)
 
 
 class Mismatch(UserError):
-    """Error for a file whose weights do not fit its settings."""
+    """Error for a model directory whose weights do not fit its config.json."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Row for a setting that the Manyheads configuration and the file contain with the same value.
+    """Row of a conversion table for a setting that has the same value in Manyheads and in config.json.
 
     The Manyheads configuration checks the type and the range of the value.
 
-    default  value if the key is missing or null: a constant, or a function of the settings in the file
-    also     other names of the key in files; if several are present, their values must agree
+    ours     name of the setting in Manyheads
+    theirs   key in config.json
+    default  value if the key is missing or null: a constant, or a function of the content of config.json
+    also     other names of the key. If several are present, their values must be equal
     null     True if null is a valid value (None) and does not mean a missing key
     """
 
@@ -87,10 +90,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class Choice:
-    """Row for a setting that has different values in Manyheads and in the file, or several keys in the file.
+    """Row of a conversion table for a setting whose values differ in config.json, or for which it has several keys.
 
-    values   mapping from a value in Manyheads to the equivalent tuples of values in the file; the first is written
-    default  values in the file that apply if a key is missing
+    ours     name of the setting in Manyheads
+    theirs   keys in config.json
+    values   mapping from a value in Manyheads to the equivalent tuples of values of these keys; the first is written
+    default  values of the keys that apply if a key is missing
     """
 
     ours: str
@@ -119,7 +124,10 @@ class Choice:
 
 
 class SettingRow(Protocol):
-    """Protocol of a setting that can be converted: its `keys` in the file, and a conversion in each direction."""
+    """Protocol of a row of a conversion table for settings.
+
+    keys  keys in config.json that the row converts
+    """
 
     @property
     def keys(self) -> tuple[str, ...]: ...
@@ -131,14 +139,14 @@ class SettingRow(Protocol):
 
 @dataclass(frozen=True)
 class Settings:
-    """Table that declares how the configuration of a model family is converted.
+    """Conversion table for the configuration of a model family.
 
-    rows         settings that vary in both formats
-    ours_only    settings of Manyheads that the file lacks, with their only supported value
-    theirs_only  keys of the file that Manyheads lacks, with their only supported value. They are written, but may
-                 be missing when a file is read
-    tolerated    keys like `theirs_only` that are accepted in a file, but not written
-    ignored      keys of the file that do not change the model's output: bookkeeping, and defaults for generation
+    rows         settings that both Manyheads and config.json have
+    ours_only    settings that only Manyheads has, with the only value that config.json can represent
+    theirs_only  keys that only config.json has, with the only value that Manyheads supports. They are written, but may
+                 be missing in a config.json that is read
+    tolerated    keys like `theirs_only` that are not written
+    ignored      keys of config.json that do not change the model's output: bookkeeping, and defaults for generation
     """
 
     rows: tuple[SettingRow, ...]
@@ -149,10 +157,12 @@ class Settings:
     ignored: frozenset[str]
 
     def to_ours(self, theirs: JsonMapping, *, strict: bool = True) -> JsonObject:
-        """Convert the settings of a file to Manyheads settings.
+        """Convert the content of config.json to Manyheads settings.
 
-        Raises UserError for an unsupported value or an unknown key. If `strict` is false, an unknown key is ignored
-        with a warning, unless it is known to change the computation.
+        strict  if True, an unknown key is an error. If False, it is ignored with a warning, unless it is known to
+                change the model's output
+
+        Raises UserError for an unsupported value or an unknown key.
         """
         only = {**self.theirs_only, **self.tolerated}
         known = {*only, *self.ignored, "label_type"}
@@ -171,13 +181,13 @@ class Settings:
         return ours
 
     def key_of(self, name: str) -> str:
-        """Return the key in the file for a Manyheads setting."""
+        """Return the key in config.json for a Manyheads setting, for error messages."""
         return next((repr(row.theirs) for row in self.rows if isinstance(row, Setting) and row.ours == name), name)
 
     def to_theirs(self, ours: JsonMapping) -> JsonObject:
-        """Convert Manyheads settings to those of the file.
+        """Convert Manyheads settings to the content of config.json.
 
-        Raises UserError for a value that the file cannot represent.
+        Raises UserError for a value that config.json cannot represent.
         """
         for name, value in self.ours_only.items():
             if ours[name] != value:
@@ -196,10 +206,13 @@ def identity(tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Weight:
-    """Row for a tensor that exists in Manyheads and in the file; `{}` in a name stands for a layer number.
+    """Row of a conversion table for a tensor that exists in Manyheads and in weight files.
+
+    In a name, `{}` means a layer number.
 
     ours       name in Manyheads, or the names of several tensors that form one tensor in the file
-    also       further names of the tensor in files, if it is tied; all copies must have equal values
+    theirs     name in the file
+    also       further names of the tensor in files, if it is tied. All copies must have equal values
     to_theirs  conversion for writing: a function of all tensors in `ours` that returns the tensor of the file
     to_ours    conversion for reading: a function of the file's tensor that returns all tensors in `ours`
     """
@@ -221,9 +234,9 @@ class Weight:
 
 
 def weights_and_biases(names: Mapping[str, str]) -> list[Weight]:
-    """Return two rows of the conversion table for each layer, one for its weight and one for its bias.
+    """Return two rows of a conversion table for each layer, one for its weight and one for its bias.
 
-    The layers are a mapping from their Manyheads names to their names in the file.
+    names  mapping from the name of each layer in Manyheads to its name in files
     """
     return [Weight(f"{o}.{leaf}", f"{t}.{leaf}") for o, t in names.items() for leaf in ("weight", "bias")]
 
@@ -234,7 +247,7 @@ def slots(name: str) -> tuple[str, list[str]]:
 
 
 def weights_to_theirs(rows: Iterable[Weight], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Convert Manyheads tensors to tensors with the names of the file."""
+    """Convert Manyheads tensors to the tensors of a file, by their names in the file."""
     return {names[0]: row.to_theirs(*(ours[name] for name in group)) for group, row, names in _paired(rows, ours)}
 
 
@@ -246,10 +259,13 @@ def check_shapes(
 ) -> None:
     """Raise UserError unless a file contains exactly the expected tensors, each with the right shape.
 
-    known  further tensors that the file may contain; None instead of a tensor allows any shape (for unused heads)
+    The error lists missing tensors, unexpected tensors, and tensors with another shape or with a dtype of another kind
+    (such as integers instead of floats). All tensors may be on the meta device.
 
-    All tensors may be on the meta device. The error lists missing and unexpected tensors, and tensors with another
-    shape or with a dtype of another kind (such as integers instead of floats).
+    rows      conversion table
+    expected  tensors of the model, by their names in Manyheads
+    theirs    tensors of the file, by their names in the file
+    known     further tensors that the file may contain. None instead of a tensor allows any shape (for unused heads)
     """
     faults: dict[str, list[str]] = {"missing": [], "unexpected": [], "misshapen": [], "contradictory": []}
 
@@ -286,10 +302,11 @@ def weights_to_ours(
     theirs: Mapping[str, Tensor],
     known: Mapping[str, Tensor | None],
 ) -> dict[str, Tensor]:
-    """Convert the tensors of a file to Manyheads tensors. The shapes have been checked by `check_shapes`.
+    """Convert the tensors of a file to Manyheads tensors. The caller must first call `check_shapes`.
 
-    known  further tensors that the file may contain (computed tables, zero biases), with the values that they must
-           have
+    expected  names of the model's tensors in Manyheads
+    known     further tensors that the file may contain (computed tables, zero biases), with the values that they must
+              have
 
     Raises UserError if the copies of a tied tensor differ, or if a known tensor has other values.
     """
@@ -310,9 +327,9 @@ def weights_to_ours(
 
 
 def _paired(rows: Iterable[Weight], ours: Iterable[str]) -> list[tuple[list[str], Weight, list[str]]]:
-    """Return a triple for each row of a conversion table: Manyheads names, row, possible names in a file.
+    """Return a triple for each tensor of a file: its names in Manyheads, its row, and its possible names in the file.
 
-    Of the possible names in a file, the first is used for writing.
+    Layer numbers replace `{}` in the names. The first of the possible names is used for writing.
     """
     by_name = {name: row for row in rows for name in row.names}
     pairs = []

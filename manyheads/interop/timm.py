@@ -18,9 +18,11 @@ _RESAMPLE = {"bilinear": 2, "bicubic": 3}  # resampling filters as constants of 
 
 
 def arguments(settings: JsonMapping, free: Collection[str], fixed: JsonMapping) -> JsonObject:
-    """Return the model arguments in config.json. Raise UserError for an unsupported argument or value.
+    """Return the model arguments of timm in config.json. Raise UserError for an unsupported argument or value.
 
-    Arguments named in `free` may have any value; each argument in `fixed` has one valid value.
+    settings  content of config.json
+    free      names of the arguments that may have any value
+    fixed     further arguments, with their only supported values
     """
     given = settings.get("model_args") or {}
     if not isinstance(given, dict):
@@ -32,9 +34,9 @@ def arguments(settings: JsonMapping, free: Collection[str], fixed: JsonMapping) 
 
 
 def labels(settings: JsonMapping, head: Tensor | None) -> list[str]:
-    """Return the class names; if the file contains none, return class numbers.
+    """Return the class names in config.json; if it contains none, return class numbers as names.
 
-    `head` is the weight matrix of the classifier.
+    head  weight matrix of the classifier, which determines the number of classes; None for a model without classifier
     """
     count, names = 0 if head is None else len(head), settings.get("label_names")
     return names if isinstance(names, list) and len(names) == count else list(map(str, range(count)))

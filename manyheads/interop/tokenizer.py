@@ -15,8 +15,8 @@ from manyheads.files import JsonMapping, JsonObject
 from manyheads.interop.vocabularies import foreign_tokenizers, marian_files
 from manyheads.models.encoder_decoder import EncoderDecoderConfig
 
-# File names of the tokenizers. The first is for the source, or for both languages. The second is for the target
-# language, in Manyheads models with two vocabularies.
+# File names of the tokenizers in a model directory. The second file, for the target language, exists only in Manyheads
+# models with two vocabularies. In other models, the first file is for both languages.
 TOKENIZERS = ("tokenizer.json", "target_tokenizer.json")
 TOKENIZER_CONFIG = "tokenizer_config.json"
 MASKS = ("[MASK]", "<mask>")  # the mask tokens of BERT and of RoBERTa
@@ -27,7 +27,7 @@ class Tokenizers(NamedTuple):
 
     For a joint vocabulary, both are the same object. Both are None if the directory contains no tokenizer.
 
-    vocabulary  contents of the original files if the tokenizer cannot be saved as tokenizer.json
+    vocabulary  contents of the original tokenizer files, if the tokenizer cannot be saved as tokenizer.json
     """
 
     source: Tokenizer | None
@@ -48,6 +48,7 @@ def vocabulary_sizes(config: Config) -> tuple[int, int]:
 # Maximum number of characters in a word for WordPiece, which takes quadratic time in this number. BERT uses 100.
 LONGEST_WORD = 1000
 LARGEST_GROWTH = 1000  # A normalizer may lengthen a text by at most this factor.
+# texts with which a tokenizer from an untrusted file is tested
 _PROBES = ("", "a", " The cat,\n\tit sat ", "\u00e9\u4e00\U0001f389\0", "a" * 40 + "!", " " * 40 + "1" * 40 + ".")
 
 
@@ -112,7 +113,7 @@ def read_tokenizers(
             return Tokenizers(None, None, {})
     tokenizers = list(foreign) if foreign else [_from_file(path / name) for name in names]
     for tokenizer, size in zip(tokenizers, sizes, strict=False):
-        # Added tokens without an embedding do no harm until a text has one.
+        # Do not count added tokens: an added token without an embedding is only a problem in a text that contains it.
         largest = max(tokenizer.get_vocab(with_added_tokens=False).values(), default=-1)
         if largest < 0:
             raise UserError(
@@ -141,14 +142,14 @@ def _from_file(file: Path) -> Tokenizer:
         )
     try:
         return Tokenizer.from_file(str(file))
-    except Exception as error:  # the tokenizers library raises plain Exception
+    except Exception as error:  # The library `tokenizers` raises Exception, not a subclass.
         raise UserError(f"{file}: not a tokenizer ({str(error).splitlines()[0]})") from None
 
 
 def fault_of(tokenizer: Tokenizer) -> str | None:
-    """Check a tokenizer from an untrusted file for faults that make it expand texts, run for hours or crash.
+    """Return the first fault of a tokenizer from an untrusted file; None if it has none.
 
-    Return a description of the first fault, or None.
+    Faults are properties with which a tokenizer greatly lengthens texts, runs for hours or crashes.
     """
     grown, longest = 1, getattr(tokenizer.model, "max_input_chars_per_word", 0)
     if longest > LONGEST_WORD:
@@ -162,7 +163,7 @@ def fault_of(tokenizer: Tokenizer) -> str | None:
             tokenizer.decode(tokenizer.encode(text).ids[: len(text)])
         except (KeyboardInterrupt, SystemExit):
             raise
-        # One cause is a character without a token. BaseException includes panics of Rust code, unlike Exception.
+        # Tokenization fails, for example, if a character has no token. A panic of Rust code is a BaseException.
         except BaseException as error:
             return f"failed to encode the text {text[:3]!r}... ({str(error)[:100]})"
     return None

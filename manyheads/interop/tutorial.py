@@ -1,11 +1,10 @@
-"""Convert a `state_dict` of the translation model in the PyTorch tutorial to a Transformer.
+"""Reader of a `state_dict` of the translation model in the PyTorch tutorial. Models are never written in this format.
 
-This format is never written.
-
-The tutorial ("Language Translation with nn.Transformer and torchtext") and blogs based on it define Seq2SeqTransformer.
-It consists of two embeddings (scaled by sqrt(D), plus positions with interleaved sines and cosines), of
-torch.nn.Transformer, and of a linear layer `generator`. A state_dict does not contain all settings; the missing ones
-are taken from the tutorial: post-norm, ReLU, eight heads, and <unk>, <pad>, <bos>, <eos> as the first token ids.
+The tutorial ("Language Translation with nn.Transformer and torchtext") and blogs based on it define the class
+Seq2SeqTransformer. It consists of two embeddings (scaled by sqrt(D), plus positions with interleaved sines and
+cosines), of torch.nn.Transformer, and of a linear layer `generator`. A state_dict does not contain all settings. The
+missing settings are those of the tutorial: post-norm, ReLU, eight heads, and <unk>, <pad>, <bos>, <eos> as the first
+token ids.
 """
 
 from __future__ import annotations
@@ -54,9 +53,9 @@ def _attention(ours: str, theirs: str) -> list[Weight]:
 
 
 def _stack(side: str, *sublayers: str) -> list[Weight]:
-    """Return the weight names of a stack of layers, in the tutorial's code and in ours.
+    """Return the rows of the conversion table for the encoder or the decoder.
 
-    The tutorial's code gives a layer norm the same number as the sublayer before it.
+    In the tutorial's model, a layer norm has the same number as the sublayer before it.
     """
     ours, theirs = f"{side}.blocks.{{}}", f"transformer.{side}.layers.{{}}"
     norms = {f"{ours}.{name}_norm": f"{theirs}.norm{number}" for number, name in enumerate(sublayers, 1)}
@@ -78,9 +77,9 @@ WEIGHTS = [
 
 
 def unwrapped(tensors: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], str]:
-    """Remove the prefix that DistributedDataParallel or torch.compile added to all names.
+    """Remove the prefix that DistributedDataParallel or torch.compile has added to all tensor names.
 
-    Return the names and the prefix.
+    Return the tensors by their names without the prefix, and the prefix (empty if there is none).
     """
     wrapper = next((re.match(_WRAPPERS, name)[0] for name in tensors), "")  # type: ignore[index]  # matches nothing, too
     if not all(name.startswith(wrapper) for name in tensors):
@@ -92,9 +91,9 @@ def translator(
     tensors: Mapping[str, Tensor], source: Mapping[str, int] = SPECIAL, target: Mapping[str, int] = SPECIAL, *,
     heads: int = HEADS,
 ) -> Transformer:  # fmt: skip
-    """Build the model from a state_dict.
+    """Build a Transformer with the weights of a state_dict.
 
-    source, target  mappings from words to ids of the two languages; only the special tokens are used
+    source, target  mapping from words to ids of each language; only the special tokens are used
 
     Raises UserError with a one-line message if the state_dict comes from another model class.
     """
@@ -122,7 +121,7 @@ def translator(
 def _config(
     tensors: Mapping[str, Tensor], source: Mapping[str, int], target: Mapping[str, int], heads: int
 ) -> TransformerConfig:
-    """Infer the configuration from the tensor shapes. Whether the shapes are consistent is checked later."""
+    """Return the configuration of a model, inferred from the shapes of some tensors that are not yet verified."""
     needed = (_SOURCE, _TARGET, _OUTPUT, *_HIDDEN.values())
     if any(name not in tensors or tensors[name].dim() != 2 for name in needed):
         found = shown(tensors) or "nothing"

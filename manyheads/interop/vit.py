@@ -39,7 +39,8 @@ _LAYERS = {
     "encoder.norm": "layernorm",
     "representation": "pooler.dense",
 }  # fmt: skip
-# Since version 5, the names in the memory of transformers differ from those in files. peft uses the names in memory.
+# Since version 5 of transformers, layers of a loaded model have other names than in files. peft uses the names of the
+# loaded model.
 _MODULES = (
     ("encoder.layer.", "layers."), ("attention.attention.query", "attention.q_proj"),
     ("attention.attention.key", "attention.k_proj"), ("attention.attention.value", "attention.v_proj"),
@@ -51,9 +52,9 @@ _TABLE: JsonObject = {"to_theirs": lambda t: t[None], "to_ours": lambda t: t[0]}
 
 
 def _weights(name: str) -> Callable[[ViTConfig, Iterable[str]], list[Weight]]:
-    """Return a function that makes the rows of the conversion table for a model family, such as ViT.
+    """Return a function that returns the conversion table of the tensors of a model family, such as ViT.
 
-    `name` is the prefix of the encoder's tensors if the model has a head.
+    name  prefix of the encoder's tensor names in files of a model with a head
     """
 
     def rows(config: ViTConfig, names: Iterable[str]) -> list[Weight]:
@@ -121,7 +122,7 @@ _ROWS: tuple[SettingRow, ...] = (
     Setting("patch", "patch_size", default=16),
     Setting("norm_eps", "layer_norm_eps", default=1e-12),
     Setting("dropout", "hidden_dropout_prob", default=0.0),
-    # This key belongs to other vision models in transformers.
+    # In transformers, only other vision models have this key.
     Setting("stochastic_depth", "drop_path_rate", default=0.0),
 )
 # Keys that do not change the output of the model in transformers, and keys that `_infer` reads. (encoder_stride is used
@@ -151,7 +152,7 @@ VIT, DEIT = _family("vit", distilled=False), _family("deit", distilled=True)
 
 
 class _Ratio(Setting):
-    """Hidden width of the feed-forward network, stored in the file as an integer multiple of the model width."""
+    """Conversion of the feed-forward network's hidden width, which config.json stores as a ratio to the model width."""
 
     def to_ours(self, theirs: JsonMapping) -> JsonObject:
         ratio, width = super().to_ours(theirs)[self.ours], WIDTH.to_ours(theirs)["width"]
@@ -295,7 +296,7 @@ def _timm_infer(settings: JsonMapping, tensors: Mapping[str, Tensor]) -> JsonObj
         "heads": arguments.get("num_heads") or _TIMM_HEADS[size[1]],
         "feed_forward": len(expand),
         "distilled": distilled,
-        "fused": "logits",  # timm predicts with the mean of the logits
+        "fused": "logits",  # timm predicts with the mean of the logits of both classifiers
         "qkv_bias": "blocks.0.attn.qkv.bias" in tensors,
     }
 

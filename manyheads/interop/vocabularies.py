@@ -71,7 +71,7 @@ def foreign_tokenizers(path: Path, model_type: str, about: JsonMapping) -> tuple
         )
     try:
         return reader(path, about if "added_tokens_decoder" in about else _with_older_files(path, about))
-    # the tokenizer libraries raise plain Exception, and panics of Rust code are not instances of Exception
+    # The tokenizer libraries raise Exception, and a panic of Rust code is a BaseException.
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
             raise
@@ -131,7 +131,7 @@ def _roberta(path: Path, about: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
     tokenizer = _byte_level(path, prefix)
     special = _special(about, _ROBERTA_TOKENS)
     _add(tokenizer, about, special.values())
-    # All special tokens have been added, so each of them has an id.
+    # The special tokens were added above, so each of them has an id.
     ids: JsonObject = {name: tokenizer.token_to_id(token) for name, token in special.items()}
     separator, start = ((special[name], ids[name]) for name in ("sep", "cls"))
     tokenizer.post_processor = processors.RobertaProcessing(
@@ -181,7 +181,7 @@ def _pegasus(path: Path, about: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
     with extra("sentencepiece", "a SentencePiece model"):
         from sentencepiece import sentencepiece_model_pb2
 
-    model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]  # made when it is imported
+    model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]  # The class is generated at import.
     model.ParseFromString((path / "spiece.model").read_bytes())
     offset = about.get("offset", 103)
     if type(offset) is not int or not 0 <= offset <= LARGEST_OFFSET:
@@ -208,9 +208,9 @@ def _pegasus(path: Path, about: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
 
 
 class _Pieces:
-    """Adapter for a SentencePiece model.
+    """SentencePiece model in the form of a pre-tokenizer and a decoder of the library `tokenizers`.
 
-    As a pre-tokenizer it splits a text into pieces; as a decoder it joins them.
+    As a pre-tokenizer, it splits a text into pieces. As a decoder, it joins pieces to a text.
     """
 
     def __init__(self, file: Path) -> None:
@@ -254,7 +254,7 @@ def _marian(path: Path, about: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
 
 _Reader = Callable[[Path, JsonMapping], tuple[Tokenizer, Tokenizer]]
 _KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...], _Reader]] = {
-    # For each model type: required files, and compatible tokenizer classes of transformers.
+    # model type -> (required files, compatible tokenizer classes of transformers, function that reads the tokenizers)
     "bert": (("vocab.txt",), ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"), _bert),
     "distilbert": (("vocab.txt",), ("DistilBertTokenizer", "BertTokenizer"), _bert),
     "roberta": (("vocab.json", "merges.txt"), ("RobertaTokenizer",), _roberta),
@@ -287,9 +287,10 @@ def _lines(file: Path) -> dict[str, int]:
 
 
 def _special(about: JsonMapping, defaults: Mapping[str, str]) -> dict[str, str]:
-    """Return the special tokens with the given names, in the same order.
+    """Return the special tokens in tokenizer_config.json by name, with defaults for missing tokens.
 
-    They are read from tokenizer_config.json; a missing token has its default.
+    about     content of tokenizer_config.json
+    defaults  default token for each name; the result has the same names in the same order
     """
     return {name: _text(about.get(f"{name}_token", token)) for name, token in defaults.items()}
 

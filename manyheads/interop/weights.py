@@ -61,7 +61,7 @@ def read_shapes(path: Path) -> dict[str, Tensor]:
                     name: torch.empty(part.get_shape(), dtype=_DTYPES.get(part.get_dtype(), torch.uint8), device="meta")
                     for name, part in parts.items()
                 }
-            # example: a shape with a zero among large sizes, whose strides overflow
+            # PyTorch rejects, for example, a shape with a zero and large sizes, because its strides overflow.
             except RuntimeError as error:
                 raise UserError(f"{file}: damaged ({error}); copy or save the model again") from None
 
@@ -96,7 +96,7 @@ def _undamaged(file: Path) -> Iterator[None]:
 def read_pickled(path: Path) -> dict[str, Tensor]:
     """Read all tensors of a directory's pickle files.
 
-    No code in them runs: anything except plain weights is rejected.
+    No code in the files is executed: a file that contains other objects than tensors is an error.
     """
 
     return _read(path, PICKLED, _pickled_tensors)
@@ -104,10 +104,10 @@ def read_pickled(path: Path) -> dict[str, Tensor]:
 
 def _pickled_tensors(file: Path) -> dict[str, Tensor]:
     try:
-        with catch_warnings(action="ignore"):  # Suppress warnings about types that are rejected below.
+        with catch_warnings(action="ignore"):  # Ignore PyTorch's warnings about types that are rejected below.
             tensors = torch.load(file, map_location="cpu", weights_only=True)
-    # Damaged bytes may cause any exception. The message of such an exception would recommend running the code in the
-    # file.
+    # A damaged file may cause any exception. PyTorch's message is not shown, because it recommends to load the file
+    # without weights_only, which would execute its code.
     except Exception:
         raise UserError(
             f"{file}: expected plain weights; the file is damaged or contains other objects, and was not loaded. "
@@ -136,7 +136,11 @@ def read_file(file: Path) -> dict[str, Tensor]:
 
 
 def _read(path: Path, name: str, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Read the tensors of all files. Each shard must contain exactly the tensors that the index lists for it."""
+    """Read the tensors of a directory's weight files. Each shard must contain exactly the tensors that the index lists.
+
+    name  name of the single weight file; an index has the same name with the suffix .index.json
+    read  function that reads the tensors of one file
+    """
     files = weight_files(path, name)
     if [file.name for file in files] == [name]:
         return read(files[0])

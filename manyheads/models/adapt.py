@@ -23,10 +23,10 @@ def adapt(model: M, **settings: Any) -> tuple[M, list[str]]:
 
     New tensors are initialized, because the given model has no weights for them.
 
-    head, labels  Classifier weights are kept if these and `target` stay the same, otherwise initialized. Other parts of
-                  a head are kept if the old and the new head have them. The `representation` layer of a ViT belongs to
-                  pretraining and is dropped with the old head, unless the settings name it (Dosovitskiy 2020, section
-                  3.2).
+    head, labels  Classifier weights are kept if head, labels and target remain the same, and otherwise initialized.
+                  Other parts of a head are kept if the old and the new head have them. The `representation` layer of a
+                  ViT belongs to pretraining and is dropped with the old head, unless the settings name it (Dosovitskiy
+                  2020, section 3.2).
     vocab         A larger vocabulary adds tokens. Their embeddings and output biases are newly initialized.
     channels      Number of color channels. The weights of the first convolution are summed over the old channels and
                   divided equally among the new ones.
@@ -56,7 +56,7 @@ def adapt(model: M, **settings: Any) -> tuple[M, list[str]]:
             weights["positions.table"] = resize_positions(
                 weights["positions.table"], old.grid, config.grid, antialias=smooth
             )
-        for name in new if relabeled else ():  # The ViT paper sets the weights of new heads to zero.
+        for name in new if relabeled else ():  # As in the ViT paper, the weights of a new head are zero.
             if _module_name(name) in CLASSIFIERS:
                 new[name] = torch.zeros_like(new[name])
     if "channels" in changes:

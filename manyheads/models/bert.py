@@ -61,7 +61,7 @@ class BertConfig(LabelConfig):
     activation     "gelu", or "gelu_tanh" as in the original code
     segment_types  number of segment types: 2 for pairs of texts; 1 in RoBERTa; None in DistilBERT, which has no segment
                    embeddings. With 1 or None, only a separator token separates the texts of a pair.
-    head_dropout   dropout before the classifier of the heads "sequence", "token" and "choice"; None: as `dropout`
+    head_dropout   dropout before the classifier of the heads "sequence", "token" and "choice". By default, `dropout`
 
     norm           "post": after each residual sum, as published; "pre": before each sublayer and once at the end, which
                    trains faster (Xiong 2020) but is saved only in the format of this package
@@ -104,9 +104,9 @@ class BertConfig(LabelConfig):
 
 
 class Bert(Encodes[BertConfig]):
-    """BERT encoder with a head, which the setting `head` selects.
+    """BERT encoder with a head, which the setting `head` selects. Tokens in, outputs of the head out.
 
-    Takes token ids. The module docstring lists the heads.
+    The docstring of this module lists the heads.
     """
 
     reads_pairs = True
@@ -152,8 +152,8 @@ class Bert(Encodes[BertConfig]):
 
         The head "pretraining" returns a pair: word logits and next-sentence logits.
 
-        lengths   number of real tokens of each row, (B,) or (B, C); None: all tokens
-        segments  segment index of each token, same shape as tokens; None: all tokens belong to the first segment
+        lengths   number of real tokens of each row, (B,) or (B, C). By default, all tokens are real
+        segments  segment index of each token, in the shape of tokens. By default, all tokens are in the first segment
         """
         shape = tokens.shape[:-1]
         flat = [None if t is None else t.flatten(0, len(shape) - 1) for t in (lengths, segments)]
@@ -171,8 +171,8 @@ class Bert(Encodes[BertConfig]):
     def all_states(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> list[Tensor]:
         """Return a list of the embeddings and the hidden states of every layer, each (B, T, D), for tokens (B, T).
 
-        The last entry equals the result of `encode`. As features of a frozen encoder, the paper uses the last layer, or
-        the last four layers concatenated (section 5.3).
+        The last element equals the result of `encode`. As features of a frozen encoder, the paper uses the last layer,
+        or the last four layers concatenated (section 5.3).
         """
         states = self.encoder.states(self.embed(tokens, segments), mask=Mask(key_lengths=lengths))
         if self.encoder.norm is not None:
@@ -182,7 +182,7 @@ class Bert(Encodes[BertConfig]):
     def embed(self, tokens: Tensor, segments: Tensor | None = None, at: Tensor | None = None) -> Tensor:
         """Return the embeddings (B, T, D) of tokens (B, T).
 
-        at  row of each token in the position table, (B, T); None: the tokens are in order, without gaps
+        at  row of each token in the position table, (B, T). By default, the tokens are in order, without gaps
         """
         x = self.embedding(tokens)
         if self.segments is not None:

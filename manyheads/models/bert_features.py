@@ -22,8 +22,8 @@ from manyheads.models.sequence_baselines import Recurrent
 class BertFeaturesConfig(BertConfig):
     """Configuration of a frozen BERT with a trainable BiLSTM. With the head "token", every token gets a label.
 
-    read    number of BERT layers, counted from the last, whose states are concatenated: 1 or 4 in the paper
-    hidden  units of the BiLSTM in each direction
+    read    number of last BERT layers whose states are concatenated: 1 or 4 in the paper
+    hidden  number of units of the BiLSTM in each direction
     """
 
     labels: Classes = ()
@@ -54,7 +54,7 @@ class BertFeatures(Model[BertFeaturesConfig]):
     def train(self, mode: bool = True) -> BertFeatures:
         """Set training or eval mode.
 
-        BERT always stays in eval mode, so that its features are computed without dropout.
+        BERT always remains in eval mode, so that its features are computed without dropout.
         """
         super().train(mode)
         self.bert.eval()

@@ -25,7 +25,7 @@ from manyheads.core.layers import concatenate_windows
 from manyheads.core.masks import padding
 from manyheads.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 
-DILATIONS = (1, 2, 4, 8, 16)  # of the blocks of a set (section 3.5)
+DILATIONS = (1, 2, 4, 8, 16)  # dilations of the convolutions in the five blocks of a set (section 3.5)
 
 
 @dataclass(frozen=True)
@@ -117,14 +117,15 @@ class ByteNet(EncoderDecoder[ByteNetConfig, StateCache]):
     def hidden(self, source: Tensor, source_lengths: Tensor | None, target: Tensor) -> Tensor:
         """Return the outputs of the decoder, (B, Tt, D)."""
         memory = self.encode(source, source_lengths)
-        below = F.pad(memory, (0, 0, 0, target.shape[1] - memory.shape[1]))  # a negative number removes positions
+        # Give the memory the length of the target. With a negative number, F.pad removes positions.
+        below = F.pad(memory, (0, 0, 0, target.shape[1] - memory.shape[1]))
         return self._write(target, below, self._first_inputs(memory))[0]
 
     def encode(self, source: Tensor, lengths: Tensor | None) -> Tensor:
         """Return the memory of source (B, Ts): (B, Tm, D), where Tm is the unfolded length of Ts.
 
-        Embeddings behind the text of a row are zeros. The row's memory ends at its own unfolded length (dynamic
-        unfolding, section 3.2); behind it, the memory is zero.
+        Embeddings of padding are zeros. The memory of a row ends at the unfolded length of this row (dynamic unfolding,
+        section 3.2); after it, the memory is zero.
         """
         unfolding, words = self.config.unfolding, source.shape[1]
         length = math.ceil(unfolding * words)
@@ -149,7 +150,7 @@ class ByteNet(EncoderDecoder[ByteNetConfig, StateCache]):
         """Return the logits (B, T, V) after each of the next tokens (B, T)."""
         (memory,) = cache.memory
         assert memory is not None
-        memory = F.pad(memory, (0, 0, 0, 1))  # zeros for all positions behind it
+        memory = F.pad(memory, (0, 0, 0, 1))  # Add zeros, which are read by all target positions after the memory.
         at = cache.lengths[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
         below = memory[torch.arange(len(tokens), device=tokens.device)[:, None], at.clamp(max=memory.shape[1] - 1)]
         hidden, cache.states = self._write(tokens, below, cache.states)

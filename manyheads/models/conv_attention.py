@@ -52,9 +52,9 @@ Kind = Literal["quadratic", "relative", "content"]
 class ConvAttentionConfig(LabelConfig):
     """Sizes and options of the model. The defaults are those of the paper's models for CIFAR-10 (table 1).
 
-    labels      classes in the order of the logits; empty: the model returns features instead of logits
+    labels      classes in the order of the logits. If empty, the model returns features instead of logits
     image_size  side of the training images. Attention of the kind "quadratic" accepts images of any size, the other
-                kinds accept no larger images.
+                kinds accept no larger images
     downsample  side of the blocks of pixels that are merged into one pixel with more channels
     """
 
@@ -112,7 +112,7 @@ def attention_of(
     outputs, inputs, height, width = weight.shape
     if outputs % groups:
         raise UserError(f"the weight has {outputs} outputs: expected a multiple of {groups} groups")
-    with torch.device("meta"):  # Skip the random initialization, because all weights are overwritten.
+    with torch.device("meta"):  # Do not initialize the weights, because all of them are set below.
         attention = QuadraticAttention(inputs * groups, height * width, outputs)
     attention = attention.to_empty(device=weight.device).to(weight.dtype)
     group_size = outputs // groups
@@ -155,8 +155,8 @@ class PositionalAttention(PixelAttention):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, rows, columns, width = x.shape
-        # All images share the attention weights. So one matrix product mixes all images, as if they were channels of a
-        # single image: (1, 1, T, B * D).
+        # All images have the same attention weights. Therefore one matrix product computes all images, as if they were
+        # channels of a single image: (1, 1, T, B * D).
         value = x.flatten(1, 2).transpose(0, 1).flatten(1)[None, None]
         mixed = attend(
             value, None, value, scores=self.scores(rows, columns)[None],
@@ -309,9 +309,9 @@ class ConvAttention(ReadsImages[ConvAttentionConfig]):
 
 
 def _dot(vectors: Tensor, encodings: Tensor) -> Tensor:
-    """Return the products of vectors (H, P) and position encodings (Q, K, P), as (H, Q, K).
+    """Return the dot products (H, Q, K) of vectors (H, P) and position encodings (Q, K, P).
 
-    This is not computed as a matrix product, because autocast would round the factors of a matrix product.
+    No matrix product is used, because autocast would round its factors.
     """
     return (vectors[:, None, None] * encodings).sum(-1)
 

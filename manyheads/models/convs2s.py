@@ -119,7 +119,7 @@ class Encoder(nn.Module):
         self.leave = NormalizedLinear(c.hidden, c.width)
 
     def forward(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        """Return the outputs. Padding does not reach real positions, because each convolution reads zeros there."""
+        """Return the outputs (B, T, D). Convolutions read zeros at padding, so it does not affect real positions."""
         behind = None if lengths is None else padding(lengths, x.shape[1], x.device)
         x = self.enter(x)
         for layer in self.layers:
@@ -175,7 +175,7 @@ class ConvS2S(EncoderDecoder[ConvS2SConfig, StateCache]):
     def __init__(self, config: ConvS2SConfig) -> None:
         super().__init__(config, scaled=False)
         c = config
-        # one table for the source, one for the target
+        # position tables for the source and for the target
         self.positions = nn.ModuleList(PositionTable(c.max_positions, c.width, "learned") for _ in range(2))
         self.encoder, self.decoder = Encoder(c), Decoder(c)
         self.add_output()
@@ -191,7 +191,7 @@ class ConvS2S(EncoderDecoder[ConvS2SConfig, StateCache]):
         return self._write(target, self._first_inputs(memory), None, memory)[0]
 
     def encode(self, source: Tensor, lengths: Tensor | None) -> Source:
-        """Return what the decoder attends to. The values add the embedded source to the keys (section 3.3)."""
+        """Return the keys and values for the decoder. A value is the sum of a key and the embedding (section 3.3)."""
         x = self.positions[0](self.source_embedding(source))
         x = dropout(x, self.config.dropout, self.training)
         keys = self.encoder(x, lengths)

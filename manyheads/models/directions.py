@@ -39,7 +39,7 @@ class DirectionalConfig(Config):
     """Sizes and reading direction of an encoder. A layer is a Transformer block, or one LSTM layer per direction."""
 
     vocab: Vocabulary
-    # "bidirectional", "left_to_right" or "two_lstms"; saved configurations use this field name
+    # "bidirectional", "left_to_right" or "two_lstms"
     reading: Direction = "bidirectional"
     pad: TokenId = 0
     width: Size = 128
@@ -84,12 +84,15 @@ class DirectionalEncoder(Model[DirectionalConfig]):
     def forward(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return one feature vector per token, (B, T, D), for tokens (B, T).
 
-        lengths  number of real tokens of each row, (B,); None: all tokens
+        lengths  number of real tokens of each row, (B,). By default, all tokens are real
         """
         return torch.cat(self.directions(tokens, lengths), dim=-1)
 
     def directions(self, tokens: Tensor, lengths: Tensor | None = None) -> list[Tensor]:
-        """Return a list: the features (B, T, D), or those of forward and backward LSTM, each (B, T, D / 2)."""
+        """Return the features of each reading direction as a list.
+
+        For two LSTMs, these are two tensors (B, T, D / 2), otherwise one tensor (B, T, D).
+        """
         x = self.embedding(tokens)  # (B, T, D)
         if self.lstms is not None:
             order = _reversed_order(tokens, lengths)  # (B, T, 1)
@@ -110,9 +113,9 @@ class DirectionalEncoder(Model[DirectionalConfig]):
 
 
 def _reversed_order(tokens: Tensor, lengths: Tensor | None) -> Tensor:
-    """Return the index of the original token for each position of the reversed rows, (B, T, 1).
+    """Return, for each position of the reversed texts, the index of the token in the original text, (B, T, 1).
 
-    Padding stays in place.
+    Padding remains in place.
     """
     at = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
     last = at.shape[1] if lengths is None else lengths[:, None]

@@ -21,9 +21,9 @@ class EncoderDecoderConfig(Config):
     """Settings of every encoder-decoder. Vocabulary sizes come from the data, other values from a preset or the user.
 
     width          width of the embeddings, and of the states before the output projection
-    tie            matrices that are shared: "all": source embedding, target embedding and output (Vaswani 2017,
-                   section 3.4); "target": target embedding and output
-    output_bias    add a bias to the logits
+    tie            matrices that are shared. "all" shares source embedding, target embedding and output (Vaswani 2017,
+                   section 3.4); "target" shares target embedding and output
+    output_bias    if True, a bias is added to the logits
     max_positions  maximum number of tokens of a text
     dropout        dropout rate; each model states where it applies
     start          token that starts decoding; in Marian, the padding token
@@ -108,4 +108,4 @@ class EncoderDecoder(Generates[E_co, S]):
         return self.target_embedding.weight if self.output is None else self.output.weight
 
 
-TranslationModel: TypeAlias = EncoderDecoder[EncoderDecoderConfig, Any]  # with any configuration and any cache
+TranslationModel: TypeAlias = EncoderDecoder[EncoderDecoderConfig, Any]  # encoder-decoder with any type of cache

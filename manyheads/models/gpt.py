@@ -38,10 +38,10 @@ class GPTConfig(LabelConfig, ExpertConfig):
     """Sizes and options of a GPT model. The vocabulary size comes from the data or the preset.
 
     end           token between documents, if the vocabulary has one; it begins and ends a text
-    feed_forward  hidden units of the feed-forward networks; None: 4 * width; "experts": a mixture of experts, each with
-                  `expert_size` or 4 * width hidden units
+    feed_forward  number of hidden units of the feed-forward networks. By default, 4 * width. "experts" means a mixture
+                  of experts, each with `expert_size` or 4 * width hidden units
     norm          "pre": before each sublayer and after the last block (GPT-2); "post": after each residual sum (GPT)
-    bias          True: biases in linear layers and layer norms; False: none, as in nanoGPT
+    bias          True if linear layers and layer norms have biases; False if they have none, as in nanoGPT
     dropout       dropout of each sublayer's output and before the classifier; `embedding_dropout` is for the sum of
                   token and position embeddings
     head          "language": logits of the next token; "sequence": logits of the `labels` of a text
@@ -93,7 +93,7 @@ class GPT(Generates[GPTConfig, KVCache], Encodes[GPTConfig]):
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """Return logits (B, T, V) of the next token for tokens (B, T), or label logits (B, L) for the head "sequence".
 
-        lengths   number of real tokens of each row, (B,); None: all. No token attends to the padding after it.
+        lengths   number of real tokens of each row, (B,). By default, all are real. No token attends to later padding
         segments  document index of each token of packed documents, (B, T): a token attends only to its document. The
                   head "sequence" ignores this argument, because a pair of texts is one sequence.
         """
@@ -131,7 +131,7 @@ class GPT(Generates[GPTConfig, KVCache], Encodes[GPTConfig]):
     def step(self, tokens: Tensor, cache: KVCache, at: Tensor | None = None) -> Tensor:
         """Return the logits (B, T, V) after each of the next tokens (B, T). The cache contains the previous tokens.
 
-        at  for each row, the index of the only token whose logits are needed, (B,); the result is then (B, 1, V)
+        at  (B,) index of one token in each row. If given, only the logits (B, 1, V) after these tokens are returned
 
         To discard the last positions of a row, call `cache.advance` with a negative number for this row.
         """
@@ -145,7 +145,7 @@ class GPT(Generates[GPTConfig, KVCache], Encodes[GPTConfig]):
         return dropout(x, self.config.embedding_dropout, self.training)
 
     def _initialize(self) -> None:
-        # position embeddings are initialized like token embeddings
+        # The table of position embeddings is initialized like the token embeddings.
         nn.init.normal_(self.embedding.weight, std=INIT_STD)
         if self.classifier is not None:
             nn.init.normal_(self.classifier.weight, std=INIT_STD)

@@ -246,12 +246,12 @@ def join_blocks(x: Tensor, height: int, width: int, block: int) -> Tensor:
 
 
 def over_image(maps: Tensor, shape: torch.Size, block: int, halo: int) -> Tensor:
-    """Return local attention maps as maps over the whole image, (B, H, Y * X, Y * X).
+    """Convert local attention maps to maps over the whole image, (B, H, Y * X, Y * X).
 
-    The local maps have the shape (B, H, N, block^2, (block + 2 halo)^2).
+    Keys outside the window have the weight zero. Raises UserError if the result would be too large.
 
-    `x` (B, C, Y, X) is the input of the layer. Keys outside the window get zeros. Raises UserError if the result would
-    be too large.
+    maps   (B, H, N, block^2, (block + 2 halo)^2) local maps
+    shape  (B, C, Y, X) shape of the input of the layer
     """
     height, width = shape[2:]
     positions, heads = height * width, maps.shape[1]
@@ -271,7 +271,7 @@ def over_image(maps: Tensor, shape: torch.Size, block: int, halo: int) -> Tensor
 
 
 def _grids(shape: torch.Size) -> tuple[Grid, Grid]:
-    """Return the image grids of the queries and of the keys for an input x (B, C, Y, X). Both grids are the same."""
+    """Return the image grids of the queries and of the keys for an input of shape (B, C, Y, X). Both are equal."""
     return (Grid(shape[2], shape[3]),) * 2
 
 

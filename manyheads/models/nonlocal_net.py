@@ -15,8 +15,8 @@ kind              f                                   C               attention 
 
 The linear maps theta, phi and g project to half of the channels. Keys and values are max-pooled 2 x 2 (never over
 frames) after phi and g, as in section 3.3; the authors' code pools before. W_z is followed by a batch norm, whose scale
-starts at zero. Without the norm (`identity` "convolution"), W_z itself starts at zero. So a new block changes nothing
-and can be inserted into a trained network.
+starts at zero. Without the norm (`identity` "convolution"), W_z itself starts at zero. Therefore a new block initially
+changes nothing and can be inserted into a trained network.
 
 For a clip (B, C, T, Y, X), the convolutions process each frame separately, and the non-local blocks the whole clip.
 This is the network C2D of the paper, without its poolings over time.
@@ -47,11 +47,12 @@ class NonLocalConfig(ResNetConfig):
 
     The defaults are the paper's five blocks in ResNet-50 (section 4.1).
 
-    stages    stages with non-local blocks; stages 2 and 3 are res3 and res4 in the paper. Empty: a plain ResNet, which
-              accepts video clips, too
-    every     in each of these stages, a non-local block follows after this number of residual blocks
-    scaled    divide scores by the square root of the query width, as in the authors' code but not in the paper
-    pooled    max-pool keys and values
+    stages    stages with non-local blocks; stages 2 and 3 are res3 and res4 in the paper. If empty, the model is a
+              plain ResNet, which accepts video clips, too
+    every     number of residual blocks in these stages after which a non-local block follows
+    scaled    if True, scores are divided by the square root of the query width, as in the authors' code but not in the
+              paper
+    pooled    if True, keys and values are max-pooled
     identity  parameters that start at zero, so that the block first changes nothing: the scale of a batch norm after
               W_z ("norm"), or W_z itself, without a norm ("convolution")
     """
@@ -107,8 +108,7 @@ class NonLocalNet(ResNet[NonLocalConfig]):
 class NonLocalBlock(nn.Module):
     """Non-local block: x (B, C, Y, X) or (B, C, T, Y, X) -> the same shape. See the docstring of this module.
 
-    inner  output channels of the projections theta, phi and g; None: half of the channels of x. Positions are flattened
-           in the order of x.
+    inner  number of output channels of the projections theta, phi and g. By default, half of the channels of x
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class NonLocalBlock(nn.Module):
         self.pool = POOL if pooled else 1
         self.scale = (channels if kind == "gaussian" else inner) ** -0.5 if scaled else 1.0
         projects = kind != "gaussian"
-        # these linear layers are equivalent to 1 x 1 convolutions
+        # The linear layers are equivalent to 1 x 1 convolutions.
         self.theta = nn.Linear(channels, inner) if projects else None
         self.phi = nn.Linear(channels, inner) if projects else None
         self.g = nn.Linear(channels, inner)

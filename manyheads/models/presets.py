@@ -17,16 +17,14 @@ from typing import Any, TypeVar
 from manyheads.core.config import MAX_PARAMETERS, Config, FieldError
 from manyheads.errors import UserError, similar
 
-FLOAT32 = 4  # bytes per number
+FLOAT32 = 4  # number of bytes per parameter
 
 C = TypeVar("C", bound=Config)
 
 
 @dataclass(frozen=True)
 class Family:
-    """Type of model, such as BERT: names of the model class and of the configuration class, and the `module` with
-    both.
-    """
+    """Type of model, such as BERT: the names of its model class and its configuration class, and of their module."""
 
     module: str
     config: str
@@ -94,7 +92,7 @@ def _vocabularies(source: int, target: int) -> Settings:
 
 _TRANSFORMER = {
     "tiny": _transformer(4, 128, 4, 256, 0.3, 10_000),  # model Transformer-Tiny for the Multi30k data (Wu et al. 2021)
-    # as many active parameters as "tiny": each token uses two experts, whose hidden units together are as many
+    # It has as many active parameters as "tiny": each token uses two experts, which together have as many hidden units.
     "tiny-experts": {
         **_transformer(4, 128, 4, 256, 0.3, 10_000), "feed_forward": "experts", "experts": 8, "top_k": 2,
         "expert_size": 128,
@@ -276,9 +274,9 @@ def full_name(name: str, *families: str) -> str:
 
     Raises UserError for an unknown name.
 
-    families  model families whose presets may be abbreviated; none: full names of any family only. An abbreviation is
-              the size, such as `tiny`, or the first word of the family and the size. For example, `universal/tiny`
-              stands for universal-sequence/tiny if this is one of the families
+    families  model families whose presets may be abbreviated. If none are given, only full names are valid. An
+              abbreviation is the size, such as `tiny`, or the first word of the family and the size. For example,
+              `universal/tiny` means universal-sequence/tiny if this is one of the families
     """
     names = [full for full in PRESETS if not families or family_of(full) in families]
     word, _, size = name.partition("/")
@@ -292,7 +290,7 @@ def full_name(name: str, *families: str) -> str:
 
 
 def suggest_name(name: str, names: Iterable[str]) -> str:
-    """Return advice for a preset name that does not exist."""
+    """Return the end of an error message about an unknown preset: the most similar preset, or an example."""
     names = list(names)
     short = {size: full for full in names if (size := full.partition("/")[2])}
     if close := similar(name, names) or short.get(similar(name, short)):
@@ -327,7 +325,7 @@ def preset_for_data(name: str, families: Sequence[str], settings: Settings, deci
     name = full_name(name, *families)
     try:
         return make_config(FAMILIES[family_of(name)].configuration(), settings, decided, base=PRESETS[name])
-    except FieldError as error:  # name the field as the recipe's setting
+    except FieldError as error:  # Name the field as the user sets it in a recipe: model.NAME.
         raise UserError(f"model.{error}") from None
 
 

@@ -52,7 +52,7 @@ KERNELS = (3, 5)
 class RecurrenceConfig(Config):
     """Sizes and options of a block that is applied repeatedly.
 
-    steps         number of applications of the block; with halting, the maximum
+    steps         number of applications of the block; with halting, their maximum number
     transition    last sublayer of the block: "feed_forward", or "separable": two depthwise separable convolutions with
                   a ReLU between them
     timing        step embeddings: "sinusoidal" as for positions (the paper), or "learned" (default of the published
@@ -95,7 +95,7 @@ class PonderState(NamedTuple):
     steps      number of steps N up to and including the last one, (B, T)
     remainder  weight R of the last step, (B, T)
     weights    weight p of each computed step, (B, T, steps); they sum to one at positions that are not padding
-    real       False at padding, (B, T); None: no padding
+    real       False at padding, (B, T); None without padding
     """
 
     steps: Tensor
@@ -134,11 +134,11 @@ class Halting(Protocol):
 def states_and_halting(
     model: Halting | Generates[Config, Any], compute: ComputeConfig | None = None
 ) -> Callable[..., tuple[Tensor, HaltingStatistics]]:
-    """Return a function from the model's inputs to its last hidden states and its ponder states by stack.
+    """Return a function of the model's inputs that returns its last hidden states and its ponder states by stack.
 
     For a model without halting, the ponder states are empty.
 
-    compute  settings that may compile the method of the model
+    compute  configuration with which the function is compiled, if it says so
     """
     if isinstance(model, Halting):
         return model.forward_with_halting if compute is None else compute.compile(model.forward_with_halting)
@@ -154,8 +154,8 @@ class SeparableConvolution(FeedForward):
 
     Source: Dehghani 2018, section 2.1.
 
-    causal  True: use only the current and earlier positions; False: positions on both sides. Positions outside the text
-            are zeros.
+    causal  if True, the convolutions use only the current and earlier positions. If False, they use positions on both
+            sides. Positions outside of the text are zeros
     """
 
     def __init__(self, width: int, hidden: int, dropout: float = 0.0, *, causal: bool) -> None:
@@ -168,7 +168,7 @@ class SeparableConvolution(FeedForward):
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         """Apply the convolutions to x (B, T, D) and return (B, T, D).
 
-        real  mask (B, T), False at padding; None: no padding
+        real  mask (B, T), False at padding. If None, there is no padding
         """
         hidden = self.activation(self.expand(self._convolve(self.before, x, real)))
         hidden = dropout(hidden, self.dropout, self.training)
@@ -197,7 +197,7 @@ class SeparableBlock(Block):
 
 
 class StepCache(KVCache):
-    """Key-value cache with one entry for every step of the repeated block.
+    """Key-value cache that stores the keys and values of every step of the repeated block, like those of layers.
 
     If the block contains convolutions, the cache also stores their inputs.
     """
@@ -246,7 +246,7 @@ class Recurrence(nn.Module):
         self.positions = PositionTable(c.max_positions, c.width, c.positions)
         if c.timing == "learned":
             self.timing = nn.Parameter(torch.empty(c.steps, c.width).normal_(std=0.02))
-        else:  # the paper counts steps from 1, not from 0
+        else:  # Leave out row 0 of the table, because the paper counts steps from 1.
             table = sinusoidal(c.steps + 1, c.width, c.positions)[1:].float()
             self.register_buffer("timing", table, persistent=False)
         self.halt = nn.Linear(c.width, 1) if c.halting != "fixed" else None
@@ -290,7 +290,7 @@ class Recurrence(nn.Module):
             factor = weight[..., None]
             y = y + factor * state if c.halting == "accumulated" else factor * state + (1 - factor) * y
             active = running if real is None else running & real
-            # On the meta device, which only counts FLOPs, all steps run.
+            # Stop when all positions have halted. On the meta device, which is only used to count FLOPs, run all steps.
             if cache is None and not x.is_meta and not active.any():
                 break
         y = y if self.norm is None else self.norm(y)
@@ -299,10 +299,10 @@ class Recurrence(nn.Module):
 
 @contextmanager
 def record_halting(model: nn.Module) -> Iterator[HaltingStatistics]:
-    """Record the number of steps of every position while the `with` block runs. The result has an entry for each
-    repeated block of the model, by name.
+    """Record the number of steps of every position while the `with` block runs.
 
-    If the model is called several times, the last call counts. The result is empty for a model without halting.
+    The result is a dictionary with one ponder state for each repeated block of the model, by name. If the model is
+    called several times, the last call counts. The result is empty for a model without halting.
     """
     halting: HaltingStatistics = {}
     with ExitStack() as undo:

@@ -41,15 +41,15 @@ Stages = tuple[Annotated[int, Range(1, 100)], ...]  # stage numbers, counted fro
 class ResNetConfig(LabelConfig):
     """Sizes and options of a ResNet. The defaults are those of ResNet-50.
 
-    labels         classes in the order of the logits; empty: the model returns features instead of logits
+    labels         classes in the order of the logits. If empty, the model returns features instead of logits
     image_size     intended size of the images; other sizes work, too
     depths         number of residual blocks per stage
     widths         output channels of each stage
-    squeeze        channel reduction of a squeeze-and-excitation in every block, 16 in its paper; None: no
-                   squeeze-and-excitation
-    stride_in_1x1  the convolution of a bottleneck that halves the resolution: True: the first 1 x 1 convolution, as in
-                   the original paper; False: the 3 x 3 convolution
-    halve_first    halve the resolution in the first stage, too
+    squeeze        channel reduction of a squeeze-and-excitation in every block, 16 in its paper. By default, blocks
+                   have no squeeze-and-excitation
+    stride_in_1x1  True if the first 1 x 1 convolution of a bottleneck halves the resolution, as in the original paper;
+                   False if the 3 x 3 convolution does
+    halve_first    if True, the first stage also halves the resolution
     """
 
     labels: tuple[str, ...] = tuple(map(str, range(1000)))
@@ -80,8 +80,8 @@ R_co = TypeVar("R_co", bound=ResNetConfig, covariant=True)
 class ResNet(ReadsImages[R_co]):
     """ResNet image classifier. Images in, label logits out.
 
-    mixing  constructor of the mixing layers in the blocks; None: 3 x 3 convolutions
-    stem    module before the stages; None: the stem of the configuration
+    mixing  constructor of the mixing layers in the blocks. By default, 3 x 3 convolutions
+    stem    module before the stages. By default, the stem of the configuration
     """
 
     def __init__(self, config: R_co, mixing: Mixing | None = None, stem: nn.Module | None = None) -> None:
@@ -113,9 +113,7 @@ class ResNet(ReadsImages[R_co]):
                 nn.init.zeros_(module.layers[-1].norm.weight)  # type: ignore[arg-type, union-attr]
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return label logits (B, L) for normalized images (B, C, Y, X), or features (B, D) if the model has no
-        labels.
-        """
+        """Return label logits (B, L) for normalized images (B, C, Y, X); features (B, D) if there are no labels."""
         features = self.features(images)
         return features if self.classifier is None else self.classifier(features)
 

@@ -7,8 +7,9 @@ keys and the values of one attention head. The two papers differ in the moment a
     order "after"  (Luong)     state = cell(word, previous state);  context = attend(state)
 
 In both cases, tanh(W [context; state]) goes to the output projection. Luong calls this vector attentional, and with
-input feeding it is also an input of the next step of the decoder. Without context or attentional vector as input, all
-positions of a target are computed at once; else a loop computes one position at a time.
+input feeding it is also an input of the next step of the decoder. If neither the context nor the attentional vector is
+an input of the decoder, all positions of a target are computed at once. Otherwise a loop computes one position at a
+time.
 """
 
 from __future__ import annotations
@@ -74,7 +75,12 @@ def check_hidden(hidden: int) -> None:
 
 
 class Source(NamedTuple):
-    """Encoder output that a decoder attends to: keys and states, both (B, Tk, M), and lengths (B,) without padding."""
+    """Encoder output to which a decoder attends.
+
+    keys     (B, Tk, M) keys
+    memory   (B, Tk, M) states of the encoder, which are the values
+    lengths  (B,) number of real source tokens; None without padding
+    """
 
     keys: Tensor
     memory: Tensor
@@ -206,7 +212,8 @@ class RNNAttention(EncoderDecoder[RNNAttentionConfig, StateCache]):
     def _read(self, source: Tensor, lengths: Tensor | None) -> tuple[Tensor, State]:
         """Return the states of the encoder, (B, Ts, hidden), and the first state of the decoder.
 
-        The first state joins the last states of both directions. Bahdanau 2015 projects the backward one.
+        The first state concatenates the last states of both directions. Bahdanau 2015 instead projects the last state
+        of the backward direction.
         """
         x = dropout(self.source_embedding(source), self.config.dropout, self.training)  # (B, Ts, D)
         memory, state = read_texts(self.encoder, x, lengths)

@@ -24,9 +24,9 @@ class Seq2SeqRNNConfig(EncoderDecoderConfig):
 
     cell            recurrent layer: "rnn" (Elman 1990), "lstm" (Hochreiter & Schmidhuber 1997) or "gru" (Cho 2014)
     layers          number of layers of the encoder, and of the decoder
-    hidden          number of units of a layer; None: the width
-    reverse_source  true: read the source backward, so that the first words of source and target are close (Sutskever
-                    2014, section 3.3)
+    hidden          number of units of a layer. By default, equal to the width
+    reverse_source  if True, the source is read backward, so that the first words of source and target are close
+                    (Sutskever 2014, section 3.3)
     max_positions   maximum number of tokens of a text; the model itself has no such limit
     dropout         dropout of the embeddings, between the layers and before the output projection
     """
@@ -88,9 +88,9 @@ class Seq2SeqRNN(EncoderDecoder[Seq2SeqRNNConfig, StateCache]):
 
 
 def reverse_texts(tokens: Tensor, lengths: Tensor | None) -> Tensor:
-    """Return the tokens (B, T) of each text in reverse order. Padding stays behind the text.
+    """Return the tokens (B, T) of each text in reverse order. Padding remains after the text.
 
-    lengths  number of real tokens of each text, (B,); None: no padding
+    lengths  number of real tokens of each text, (B,). If None, there is no padding
     """
     if lengths is None:
         return tokens.flip(1)

@@ -73,7 +73,7 @@ class SequenceBaseline(Model[SequenceBaselineConfig]):
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """Return label logits (B, L) for tokens (B, T). The argument segments is ignored.
 
-        lengths  number of real tokens of each row, (B,); None: all tokens
+        lengths  number of real tokens of each row, (B,). By default, all tokens are real
         """
         c = self.config
         if tokens.shape[1] > c.max_positions:
@@ -117,7 +117,7 @@ class Recurrent(nn.Module):
 class Convolutional(nn.Module):
     """Two convolutions, then a maximum over the text: x (B, T, D), lengths (B,) or None -> (B, features).
 
-    axes  1: convolutions along the words, over all features. 2: along the words and along the features.
+    axes  1 for convolutions along the words, over all features; 2 for convolutions along the words and the features
     """
 
     def __init__(self, width: int, hidden: int, kernel: int, pooling: int, axes: Literal[1, 2]) -> None:
@@ -135,7 +135,7 @@ class Convolutional(nn.Module):
         # The channels come first, then the words, then the features: (B, D, T) or (B, 1, T, D).
         image = x.transpose(1, 2) if self.axes == 1 else x[:, None]
         x = _zero_padding(self.first(_zero_padding(image, lengths)).relu(), lengths)
-        # After a ReLU no value is negative. So the zeros after a text never exceed the true maximum.
+        # After a ReLU no value is negative, so the zeros at padding never exceed the true maximum.
         pool = F.max_pool1d if self.axes == 1 else F.max_pool2d
         x = pool(x, self.pooling, ceil_mode=True)
         shorter = None if lengths is None else -(-lengths // self.pooling)

@@ -41,8 +41,8 @@ class TextClassifierConfig(LabelConfig):
     labels         classes in the order of the logits
     head_width     width of each attention head, independent of `width`
     positions      "none", "learned", or one of the sinusoidal layouts
-    masked         True: padding is masked; False: texts are padded to `max_positions`, and padding is processed like
-                   words
+    masked         if True, padding is masked. If False, texts are padded to `max_positions`, and padding is processed
+                   like words
     max_positions  maximum number of words of a text
     dropout        dropout before the output
     """
@@ -104,7 +104,7 @@ class TextClassifier(Encodes[TextClassifierConfig]):
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """Return label logits (B, L) for tokens (B, T). The argument segments is ignored.
 
-        lengths  number of real tokens of each row, (B,); None: all tokens
+        lengths  number of real tokens of each row, (B,). By default, all tokens are real
         """
         c = self.config
         if tokens.shape[1] > c.max_positions:
@@ -124,8 +124,7 @@ class TextClassifier(Encodes[TextClassifierConfig]):
         return both_logits(self.output(dropout(pooled, c.dropout, self.training)), c.labels)
 
     def _read_padding(self, tokens: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Pad texts to `max_positions`, but represent all padding tokens of a text by one token, which saves most of
-        the time.
+        """Pad texts to `max_positions`, with one token that represents all padding tokens of a text, to save time.
 
         Returns tokens, lengths, and the number of tokens that each token represents, (B, T). Without positions, all
         padding tokens of a text are equal. So n equal keys have the same attention weight as a single key whose score

@@ -27,8 +27,9 @@ class TfidfConfig(Config):
     """Sizes and options of a TF-IDF model.
 
     labels         classes in the order of the logits
-    components     number of components of the latent semantic analysis, such as 100; None: no such analysis
-    max_positions  maximum number of words of a text; None: no limit
+    components     number of components of the latent semantic analysis, such as 100. By default, there is no such
+                   analysis
+    max_positions  maximum number of words of a text. By default, there is no limit
     """
 
     vocab: Vocabulary = 20_000
@@ -52,7 +53,7 @@ class Tfidf(Model[TfidfConfig]):
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """Return label logits (B, L) for tokens (B, T). The argument segments is ignored.
 
-        lengths  number of real tokens of each row, (B,); None: all tokens
+        lengths  number of real tokens of each row, (B,). By default, all tokens are real
         """
         real = torch.ones_like(tokens, dtype=self.idf.dtype)
         if lengths is not None:

@@ -32,8 +32,9 @@ class TransformerConfig(EncoderDecoderConfig, ExpertConfig):
 
     feed_forward   "dense", or "experts": each feed-forward network is a mixture of experts
     norm           "post": after each residual sum, as published; "pre": before each sublayer
-    final_norm     add a norm after each stack of blocks, as in torch.nn.Transformer but not in the paper
-    key_width      width of the queries and keys of a head; None: the width of the values (smaller in Table 3, row B)
+    final_norm     if True, a norm follows each stack of blocks, as in torch.nn.Transformer but not in the paper
+    key_width      width of the queries and keys of a head. By default, the width of the values (smaller in Table 3, row
+                   B)
     embedding_init "normal": N(0, 1 / width); "xavier": as for all other matrices (the PyTorch tutorial)
     """
 
@@ -63,7 +64,7 @@ class Transformer(EncoderDecoder[TransformerConfig, KVCache]):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config, scaled=config.scale_embedding)
         c = config
-        self.needs_lengths = c.feed_forward == "experts"  # so that padding takes no expert's capacity
+        self.needs_lengths = c.feed_forward == "experts"  # Padding must not take capacity of the experts.
         self.positions = PositionTable(c.max_positions, c.width, c.positions)
         self.encoder, self.decoder = (
             Stack(
@@ -90,7 +91,7 @@ class Transformer(EncoderDecoder[TransformerConfig, KVCache]):
 
         Without target lengths, the causal mask hides later padding from real positions.
 
-        offset  first position of source and target of each row, (B,); None: 0
+        offset  first position of source and target of each row, (B,). By default, 0
         """
         memory_mask = Mask(key_lengths=source_lengths)
         return self.decoder(

@@ -28,8 +28,8 @@ from manyheads.models.recurrence import HaltingStatistics, PonderState, Recurren
 class UniversalConfig(RecurrenceConfig, EncoderDecoderConfig):
     """Sizes and options of a Universal Transformer encoder-decoder.
 
-    tie  matrices that are shared: "all": source embedding, target embedding and output; "target": target embedding and
-         output
+    tie  matrices that are shared. "all" shares source embedding, target embedding and output; "target" shares target
+         embedding and output
     """
 
     tie: Literal["all", "target"] = "all"
@@ -75,7 +75,7 @@ class Universal(EncoderDecoder[UniversalConfig, StepCache]):
 
         Also returns the number of steps that every position took.
 
-        offset  first position of source and target of each row, (B,); None: 0
+        offset  first position of source and target of each row, (B,). By default, 0
         """
         memory_mask = Mask(key_lengths=source_lengths)
         memory, encoder_state = self._read(source, memory_mask, offset)
@@ -132,7 +132,7 @@ class UniversalSequence(Generates[UniversalSequenceConfig, StepCache]):
     def forward(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return logits (B, T, V) for tokens (B, T).
 
-        lengths  number of real tokens of each row, (B,); None: all tokens
+        lengths  number of real tokens of each row, (B,). By default, all tokens are real
         """
         return self.project(self.hidden(tokens, lengths))
 

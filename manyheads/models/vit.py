@@ -32,18 +32,21 @@ from manyheads.errors import UserError
 class ViTConfig(LabelConfig):
     """Sizes and options of a ViT. The defaults are those of ViT-B/16.
 
-    labels            classes in the order of the logits; (): no head. Names may repeat, as in ImageNet.
+    labels            classes in the order of the logits. If empty, the model has no head. Names may repeat, as in
+                      ImageNet
     image_size        side of the square images in pixels
     pool              input of the head: the state of a class token, or the mean of the patches (without a class token)
     distilled         add a distillation token (DeiT)
     fused             combination of class head and distillation head in a prediction: "softmax": the log of the mean of
                       both softmaxes (the paper's sum); "logits": the mean of both logits (the authors' code); "none":
                       the distillation token has no head
-    representation    width of a tanh layer before the head (pretraining, section 3.1); None: no such layer
-    qkv_bias          add biases to the query, key and value projections
+    representation    width of a tanh layer before the head (pretraining, section 3.1). By default, there is no such
+                      layer
+    qkv_bias          if True, the query, key and value projections have biases
     registers         number of learned tokens without a position, after the class token, for global information
                       (Darcet 2023)
-    layer_scale       initial value of a factor per channel of each sublayer output (Touvron 2021b); None: no factors
+    layer_scale       initial value of learned factors for the channels of each sublayer's output (Touvron 2021b). By
+                      default, there are no such factors
     dropout           dropout after every linear layer but query, key and value, and on the embeddings (section B.1)
     stochastic_depth  probability of skipping the last layer; it grows linearly from 0 at the first layer
     init              initialization of matrices: "truncated_normal" with std 0.02 (DeiT); "xavier": Glorot uniform
@@ -155,8 +158,7 @@ class ViT(ReadsImages[ViTConfig], Encodes[ViTConfig]):
         return both if self.training else self.fuse(*both)
 
     def fuse(self, by_class: Tensor, by_distillation: Tensor) -> Tensor:
-        """Return the joint prediction (B, L) of the class head and the distillation head, from the logits (B, L) of
-        each.
+        """Return the joint prediction (B, L) of class head and distillation head, from the logits (B, L) of each.
 
         Source: Touvron 2021, section 4.
         """

@@ -1,1 +1,1 @@
-"""Training runs: recipes (tested configurations), the table of recipes, and the steps common to all runs."""
+"""Training runs: recipes (tested configurations), their settings, and the steps that all runs have in common."""

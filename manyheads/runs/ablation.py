@@ -16,7 +16,7 @@ from manyheads.runs.recipe import RunConfig
 from manyheads.training.distributed import distributed_context
 
 C = TypeVar("C", bound=RunConfig)
-# For each table row, the settings that differ from the base configuration, by dotted key such as model.heads.
+# name of each table row -> settings of its run that differ from the base configuration, by dotted key (model.heads)
 Rows = dict[str, JsonObject]
 
 
@@ -32,9 +32,9 @@ def ablate(
 
     Each row is a run that can be resumed, in its own subdirectory of `run.out`.
 
-    train    function that trains the model of a row and returns the content of its result.json
-    columns  names of the table columns, by metric; a metric that was not measured is shown as -
-    sizes    names of further columns, by entry of result.json
+    train    function that trains the model of a row and returns the content of its result.json; None if it was stopped
+    columns  mapping from each metric to the name of its table column. A metric that was not measured is shown as "-"
+    sizes    mapping from other entries of result.json, such as "parameters", to the names of their table columns
     """
     if run.dry_run:
         return {"rows": list(rows), "each": train(config, run)}

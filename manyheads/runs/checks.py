@@ -1,4 +1,4 @@
-"""Checks of the settings of a new run. A resumed run keeps the settings that it was started with."""
+"""Checks of a run's settings before it starts."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ D = TypeVar("D", bound=Data)
 
 
 def check_metric(training: TrainingConfig, *, resume: bool) -> None:
-    """Raise UserError if the metric that selects the final weights is unknown, or if their average replaces it.
+    """Raise UserError if `training.metric` is unknown, or if it conflicts with a setting that averages weights.
 
-    resume  True: the settings are those of the resumed run, which were checked when it was started
+    Both the metric and the average would select the final weights.
+
+    resume  True for a resumed run, whose settings were checked when it was started
     """
     metric, ema, average = training.metric, training.ema, training.average
     if metric not in (None, *METRICS):
@@ -51,7 +53,7 @@ def check_held_out(config: RunConfig, splits: SplitData[D]) -> None:
 def check_selection(model: Model[Config], training: TrainingConfig, *, new: bool = False) -> None:
     """Raise UserError if the settings that select the trained weights do not fit the model.
 
-    new  True: no weights of the model come from another model
+    new  True if all weights are newly initialized, so that none come from another model
     """
     select_trained(model, training)
     if training.lora_rank is not None and ((kind := family_of(model)[0]).own or new):

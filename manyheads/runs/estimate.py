@@ -18,7 +18,8 @@ from manyheads.training.optimizers import state_numbers
 from manyheads.training.schedules import run_length
 
 UTILIZATION = 0.3  # speed of training as a fraction of the machine's speed in matrix products
-SIMULATED_ROWS = (8, 16)  # numbers of items from whose activations those of a large batch are extrapolated
+# The memory for activations of a large batch is extrapolated from batches with these numbers of items.
+SIMULATED_ROWS = (8, 16)
 MAX_TOKENS = 4096  # A batch of texts with up to this number of tokens is simulated as a whole.
 MAX_LABELS = 12  # maximum number of labels that the printed configuration shows
 
@@ -47,7 +48,7 @@ def estimate(
     """Return the whole configuration of a run, and its estimated training cost.
 
     epoch  number of steps in an epoch; None if no data were read
-    items  number of training items
+    items  number of training items; None if no data were read
     """
     summary, unit = costs.summary(plan.model), plan.unit
     training: TrainingConfig = config.training
@@ -80,7 +81,7 @@ def estimate(
 
 
 def _memory(model: Model[Config], config: RunConfig, compute: ComputeConfig) -> dict[str, float]:
-    """Return the bytes of memory by purpose. Activations are those of a batch as `manyheads plan` assumes it."""
+    """Return the bytes of memory by purpose, such as "weights". Activations are estimated as by `manyheads plan`."""
     held = costs.memory(model, state_numbers(config.training))
     weights, state = held["weights"], held["optimizer"]
     purposes = {"weights": weights, "gradients": held["training"] - weights - state, "optimizer state": state}
@@ -88,7 +89,7 @@ def _memory(model: Model[Config], config: RunConfig, compute: ComputeConfig) -> 
 
     def activations(rows: int) -> int:
         return simulate(
-            model, rows, lengths, machine, precision=compute.precision, fused=compute.device == "cuda",
+            model, rows, lengths, machine, precision=compute.precision, fused=compute.device_type == "cuda",
             checkpointing=config.training.checkpointing,
         ).activations  # fmt: skip
 
@@ -96,18 +97,16 @@ def _memory(model: Model[Config], config: RunConfig, compute: ComputeConfig) -> 
         rows, lengths = batch_shape(model, config)
         if rows <= SIMULATED_ROWS[1] or (lengths and rows * lengths[-1] <= MAX_TOKENS):
             purposes["activations"] = activations(rows)
-        else:  # Activations grow linearly. The simulation of a large batch would take minutes.
+        else:  # Extrapolate linearly, because the simulation of a large batch would take minutes.
             few, more = map(activations, SIMULATED_ROWS)
             purposes["activations"] = few + (more - few) * (rows - SIMULATED_ROWS[0]) // SIMULATED_ROWS[0]
-    except UserError:  # The batch or the cost of a step depends on the data.
+    except UserError:  # The size of the activations depends on the data and cannot be simulated.
         return {**purposes, "sum without activations": sum(purposes.values())}
     return {**purposes, "sum": sum(purposes.values())}
 
 
 def _truncate_labels(config: JsonObject) -> JsonObject:
-    """Return a copy of a model configuration whose list of labels is cut after `MAX_LABELS` labels, to keep the
-    output short.
-    """
+    """Return a copy of a model configuration with at most `MAX_LABELS` labels, so that the printed output is short."""
     labels = config.get("labels", ())
     if len(labels) <= MAX_LABELS:
         return config

@@ -26,21 +26,23 @@ logger = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=Model[Config])
 
-# number of BERT layers, counted from the last, whose states are the input of a BiLSTM
+# value of the setting `tuned` -> number of last BERT layers whose states are the input of a BiLSTM
 BILSTM_LAYERS = {"last": 1, "last-four": 4}
-# learning rate if only a BiLSTM, low-rank additions or a head are trained
+# default learning rate if only a BiLSTM, LoRA matrices or a head are trained, and the other weights are frozen
 PARTIAL_RATE = 1e-3
 # settings that users cannot change, because the loaded model determines them
 MODEL_SETTINGS = ("preset", "vocabulary", "tokenizer", "tokens", "lowercase", "joint")
-# ends of the names of settings that an adapter can change: its head, and rates that only affect training
+# Endings of the names of model settings that a LoRA run may change: the head, which the adapter contains, and rates
+# that only affect training.
 BESIDES = ("head", "labels", "target", "representation", "dropout", "stochastic_depth")
 
 
 def start(run: Run, kind: type[M] | tuple[type[M], ...], origin: str, **settings: object) -> tuple[M, Loaded]:
     """Load the model of `--init`, check its class, apply settings, and log which tensors are newly initialized.
 
-    kind    expected class of the model, or several
-    origin  description of the expected model for the error message
+    kind      expected class of the model, or several classes
+    origin    description of the expected model for the error message
+    settings  model settings to apply, such as the head and the labels of the task
     """
     loaded = opened(run, kind, origin)
     model: M = adapted(run, loaded, **settings)
@@ -48,9 +50,12 @@ def start(run: Run, kind: type[M] | tuple[type[M], ...], origin: str, **settings
 
 
 def opened(run: Run, kind: type | UnionType | tuple[type, ...], origin: str) -> Loaded:
-    """Load the model of `--init` without changes. Raises UserError if the model is not of the class `kind`.
+    """Load the model of `--init` without changes.
 
-    The arguments are those of `start`.
+    kind    expected class of the model, or several classes
+    origin  description of the expected model for the error message
+
+    Raises UserError if the model has another class.
     """
     assert run.init is not None
     loaded = load(run.init)
@@ -71,7 +76,7 @@ def adapted(run: Run, loaded: Loaded, **settings: object) -> Any:
         named = "".join(f"model.{name}: " for name in given)
         raise UserError(f"{named}failed to apply this to {run.init}: {error}") from None
     if not run.resume:  # A resumed run keeps the settings that it was started with.
-        model.new = tuple(new)  # for `select_trained`
+        model.new = tuple(new)  # `select_trained` checks that these new tensors are trained.
         old, config = vars(loaded.model.config), vars(model.config)
         changed = [name for name in old if old[name] != config[name] and not name.endswith(BESIDES)]
         if changed and run.given.get("training.lora_rank") is not None:
@@ -133,9 +138,10 @@ def start_tuned(
 ) -> tuple[Bert | BertFeatures, Tokenizer]:
     """Load the BERT model of `--init` with a new head, for full fine-tuning or as frozen features.
 
-    The frozen BERT gets a trainable BiLSTM that reads its layers.
+    As frozen features, the states of BERT's layers are the input of a trainable BiLSTM.
 
-    scratch  True: keep the sizes of the loaded model, but initialize new weights
+    tuned    "all" for full fine-tuning; "last" or "last-four" for the layers of the frozen BERT that the BiLSTM reads
+    scratch  if True, keep the sizes of the loaded model, but initialize new weights
     rates    default dropout rates of the recipe; the user's settings take precedence
     """
     if tuned == "all":
@@ -154,9 +160,10 @@ def start_tuned(
 
 
 def fine_tuning(training: TrainingConfig, run: Run, tuned: Tuned) -> TrainingConfig:
-    """Return the training configuration, with `PARTIAL_RATE` if only a BiLSTM, additions or the head are trained.
+    """Return the training configuration for fine-tuning.
 
-    A learning rate that the user has set does not change.
+    The learning rate becomes `PARTIAL_RATE` if only a BiLSTM, LoRA matrices or the head are trained, unless the user
+    has set it.
     """
     partial = tuned != "all" or training.lora_rank is not None or "backbone" in training.freeze
     if partial and "training.learning_rate" not in run.given:

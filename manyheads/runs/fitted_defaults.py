@@ -16,7 +16,9 @@ logger = logging.getLogger(__name__)
 # A run in epochs on the user's data has at least this number of steps. Mosbach 2021 (section 6) recommends more epochs
 # on small data, too.
 MIN_STEPS = 200
-MIN_INTERVAL = 10  # If such a run has shorter epochs, it validates after this number of steps, not after each epoch.
+# A run with fewer steps per epoch than this, whose number of epochs was raised, validates every 10 steps instead of
+# after each epoch.
+MIN_INTERVAL = 10
 MAX_WARMUP = 0.2  # A warm-up that takes a larger fraction of the run is shortened to `FITTED_WARMUP`.
 FITTED_WARMUP = 0.1
 _FITTED = ("warmup", "epochs", "validate_every", "learning_rate")
@@ -25,12 +27,15 @@ _FITTED = ("warmup", "epochs", "validate_every", "learning_rate")
 def fit_to_data(
     training: TrainingConfig, given: Collection[str], batches: Callable[[], int], *, own_data: bool
 ) -> TrainingConfig:
-    """Return the training configuration adapted to the data. Settings that the user has made do not change.
+    """Return the training configuration adapted to the amount of data. Settings of the user do not change.
 
-    epochs          on the user's data, raised until the run has `MIN_STEPS` steps
-    warmup          a tenth of the run if the recipe's warm-up takes more than a fifth of it
-    validate_every  on the user's data, None (once per epoch) if the run has no limit in steps, or if the recipe's
-                    interval is longer than half of the run; `MIN_INTERVAL` if epochs were raised and are shorter
+    Changes on all data:
+    - `warmup` becomes a tenth of the run if the recipe's warm-up takes more than a fifth of the run.
+
+    Changes on the user's data:
+    - `epochs` is raised until the run has `MIN_STEPS` steps.
+    - `validate_every` becomes None (once per epoch) if the run has no limit in steps, or if the recipe's interval is
+      longer than half of the run. It becomes `MIN_INTERVAL` if `epochs` was raised and an epoch has fewer steps.
 
     given     dotted keys that the user has set
     batches   function that returns the number of batches per epoch
@@ -62,13 +67,18 @@ def _with_fitted_warmup(training: TrainingConfig, free: Collection[str], steps: 
         return training
     warmup = math.ceil(FITTED_WARMUP * steps)
     logger.info(f"warm-up: using {warmup:,} of {steps:,} steps instead of the recipe's {training.warmup:,}")
-    if training.schedule == "noam" and "learning_rate" in free:  # The peak of this schedule depends on the warm-up.
+    if training.schedule == "noam" and "learning_rate" in free:
+        # The peak of the schedule noam is proportional to warmup^-0.5. Keep the peak of the recipe.
         training = replace(training, learning_rate=training.learning_rate * math.sqrt(warmup / training.warmup))
     return replace(training, warmup=warmup)
 
 
 def keeping_best(training: TrainingConfig, metrics: Iterable[str]) -> TrainingConfig:
-    """Return the configuration that keeps the weights with the best main metric, unless it averages weights."""
+    """Return a training configuration that keeps the best weights by validation, unless it averages weights.
+
+    metrics  names of the validation metrics. The first metric from 0 to 1 selects the best weights; without such a
+             metric, the loss does
+    """
     if training.metric is not None or training.average > 1 or training.ema is not None:
         return training
     return replace(training, metric=next((name for name in metrics if name in FRACTIONS), "loss"))

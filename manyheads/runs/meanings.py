@@ -1,4 +1,4 @@
-"""Meanings of settings, read from the docstrings of the configuration classes, their only source."""
+"""Reader of the meanings of settings, for help texts, from the docstrings of the configuration classes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ def short(text: str) -> str:
 
 
 def _entries(kind: type) -> dict[str, str]:
-    """Return the entries `name  meaning` of a class's docstring; the lines that continue an entry are indented."""
+    """Return the meanings of settings by name, from the lines `name  meaning` of a class's docstring.
+
+    An indented line continues the meaning before it.
+    """
     entries: dict[str, str] = {}
     names: list[str] = []
     for line in inspect.cleandoc(kind.__doc__ or "").splitlines():

@@ -20,25 +20,30 @@ from manyheads.training.run_log import LogCallback, ProgressCallback
 
 @dataclass(frozen=True)
 class Run:
-    """Options of `manyheads train` that all recipes support.
+    """Options of a training run that all recipes support.
 
-    A partial run is one of several runs that a recipe consists of, such as one row of an ablation table.
+    Some recipes consist of several runs, such as one run for each row of an ablation table. Each of these is called a
+    partial run.
 
+    recipe       name of the recipe
+    out          directory of the run
+    init         model from whose weights the run starts; None for new weights
+    resume       True if the run continues from a checkpoint in `out`
     given        the user's settings, by dotted key
     overrides    settings of the user that differ from the recipe, as saved in `result.json`
-    precision    "float32" or "bf16"; None: float32
-    reads        False: a dry run without data on this machine, which therefore reads none
-    max_minutes  time after which the run stops, so that it can be resumed; does not affect the learning-rate schedule.
-                 A partial run gets the remaining time of the whole run
+    precision    "float32" or "bf16". By default, float32
+    reads        False for a dry run that must not read data, because they are not on this machine
+    max_minutes  time in minutes after which the run stops and can be resumed. It does not affect the learning rate. A
+                 partial run gets the remaining time of the whole run
     processes    number of local processes that the command requested
     progress     callback for the progress of training
     memory       the user's data in memory, by split
-    callbacks    functions that receive each entry of the training log; one that returns False stops the run
-    saved        entries of state/run.json from which the run can be resumed (`resuming.py`)
+    callbacks    functions that receive each entry of the training log. A function that returns False stops the run
+    saved        content of state/run.json, from which the run can be resumed (`resuming.py`)
     own_data     True if the user gave data to a recipe that is not made for a certain data set
     changed      keys of the settings that the user changes when a run is resumed
-    whole        for a partial run, the whole run, which the user resumes; otherwise None
-    program      command that runs the recipe, if its name and settings follow
+    whole        for a partial run, the options of the whole run, which the user resumes; otherwise None
+    program      beginning of the command that runs the recipe; the recipe's name and settings follow
     """
 
     recipe: str
@@ -65,7 +70,7 @@ class Run:
 
     @property
     def new(self) -> bool:
-        """Return True for a run that starts with new weights only. A resumed run has the weights of its checkpoint."""
+        """Return True if all weights of the run are newly initialized, not loaded from a model or a checkpoint."""
         return not self.resume and (self.init is None or bool(self.given.get("scratch")))
 
     @property
@@ -95,14 +100,14 @@ class Run:
         if left is not None:
             spent = distributed_context().broadcast(
                 lambda: time.monotonic() - begun
-            )  # all ranks must use the same remaining time
+            )  # The ranks exchange the elapsed time, so that all of them use the same remaining time.
             left = max(0.0, left - spent / 60)
         return replace(self, out=out, resume=run_status(out) != "none", max_minutes=left, whole=self, saved={})
 
     def compute(self, threads: int | None) -> ComputeConfig:
         """Return the compute configuration of the run: device, precision and threads.
 
-        `threads` is the recipe's setting.
+        threads  number of CPU threads that the recipe sets; None for PyTorch's default
         """
         if self.precision not in (None, *TRAINING_PRECISIONS):
             raise UserError(
@@ -114,8 +119,11 @@ class Run:
     def refuse(self, keys: tuple[str, ...], reason: str, *, changed_only: bool = False) -> None:
         """Raise UserError if the user set an option that has no effect in this run.
 
-        keys          options; an entry that ends in a dot, such as `model.`, stands for all options that begin with it
-        changed_only  True: the recipe's own value is accepted, because `manyheads recipes` prints it
+        keys          names of the options. A name that ends in a dot, such as `model.`, means all options that begin
+                      with it
+        reason        end of the error message
+        changed_only  if True, accept a value that equals the recipe's value, because users may copy it from the output
+                      of `manyheads recipes`
         """
         groups = tuple(key for key in keys if key.endswith("."))
         found = self.overrides if changed_only else self.given

@@ -35,7 +35,7 @@ from manyheads.files import JsonMapping, JsonObject, parse_json, regular
 
 C = TypeVar("C", bound=DataclassInstance)
 
-# names of settings in other training tools, and our names for the same settings, for hints in error messages
+# name of a setting in other training tools -> name of the same setting here, for hints in error messages
 OTHER_NAMES = {
     "lr": "learning_rate", "epoch": "epochs", "max_epochs": "epochs", "max_steps": "steps", "warmup_steps": "warmup",
     "wd": "weight_decay", "scheduler": "schedule", "grad_clip": "clip",
@@ -93,7 +93,7 @@ def from_file(path: str | Path) -> list[Setting]:
     """Read settings from a YAML file: a mapping, nested or with dotted keys. Raises a UserError with file and line."""
     try:
         file = regular(Path(path))
-        if file.stat().st_size > MAX_BYTES:  # the size is limited, because PyYAML takes seconds per megabyte
+        if file.stat().st_size > MAX_BYTES:  # Large files are rejected, because PyYAML takes seconds per megabyte.
             raise UserError(f"{path}: expected at most {MAX_BYTES:,} bytes of settings, found {file.stat().st_size:,}")
         text = file.read_text(encoding="utf-8")
         if token := _find_unbounded(text):
@@ -120,10 +120,10 @@ def from_file(path: str | Path) -> list[Setting]:
 
 
 def _find_unbounded(text: str) -> yaml.Token | None:
-    """Return the first YAML alias, or the first bracket or block that is nested too deeply, or None.
+    """Return the first token of a YAML text that makes parsing expensive; None if there is none.
 
-    Aliases are rejected because aliases of aliases expand exponentially. The depth is limited because PyYAML's time is
-    quadratic in it.
+    This is an alias, because aliases of aliases expand exponentially, or the start of a bracket or block that is nested
+    too deeply, because PyYAML's time is quadratic in the depth.
     """
     depth = 0
     for token in yaml.scan(text, Loader=yaml.SafeLoader):
@@ -229,7 +229,7 @@ def _check_key(config: DataclassInstance, setting: Setting) -> None:
 
 
 def _suggest(key: str, valid: list[str]) -> str:
-    """Suggest the most similar key, or a key with the same last part: `training.steps` for `steps`."""
+    """Return a hint for an unknown key: the valid key with the same last part, or the most similar valid key."""
     last = {name.rpartition(".")[2]: name for name in reversed(valid)}
     word = key.rpartition(".")[2]
     if (meant := OTHER_NAMES.get(word)) in last:
@@ -241,10 +241,11 @@ def _suggest(key: str, valid: list[str]) -> str:
 
 
 def rebuild(config: C, prefix: str, settings: list[Setting]) -> C:
-    """Return a copy of the configuration with all changes applied at once, so that its checks see all new values
-    together.
+    """Return a copy of a configuration with all settings applied at once.
 
-    prefix  beginning of the keys of this configuration among the settings
+    The checks of the configuration class run once, with all new values.
+
+    prefix  prefix of the keys in `settings` that belong to this configuration, such as "training."
     """
     hints = field_types(type(config))
     changes: JsonObject = {}
@@ -253,7 +254,7 @@ def rebuild(config: C, prefix: str, settings: list[Setting]) -> C:
         key = prefix + name
         matching = [s for s in settings if s.key == key or s.key.startswith(f"{key}.")]
         if name == "model" and isinstance(value, dict) and _selects_preset(config, prefix, settings):
-            value = changes["model"] = {}  # The recipe's settings belong to its preset.
+            value = changes["model"] = {}  # The recipe's model settings are meant for its preset only.
         applied += matching
         if is_config(value):
             changes |= {name: rebuild(value, f"{key}.", matching)} if matching else {}
@@ -261,7 +262,7 @@ def rebuild(config: C, prefix: str, settings: list[Setting]) -> C:
         for setting in matching:
             if setting.key == key:
                 value = _converted(setting, hints[name])
-            else:  # the key names an entry of a dictionary, not a field
+            else:  # The key names an item of a dictionary, not a field of a configuration.
                 value = {**value, setting.key[len(key) + 1 :]: _read(setting, setting.value, Any)}
             changes[name] = value
     try:
@@ -278,7 +279,7 @@ def rebuild(config: C, prefix: str, settings: list[Setting]) -> C:
 
 
 def _selects_preset(config: DataclassInstance, prefix: str, settings: list[Setting]) -> bool:
-    """Return True if the user selects another preset of models than the configuration has."""
+    """Return True if the user's settings select another model preset than the configuration."""
     presets = [setting_words(setting.value) for setting in settings if setting.key == f"{prefix}preset"]
     return any(preset != setting_words(vars(config)["preset"]) for preset in presets)
 
@@ -292,7 +293,7 @@ def _converted(setting: Setting, hint: Hint) -> object:
 
 
 def _read(setting: Setting, value: object, hint: Hint) -> object:
-    """Convert text, or a list of texts, to the type of a field. Text that does not have this form stays text."""
+    """Convert text, or a list of texts, to the type of a field. Text that cannot be converted is returned unchanged."""
     origin: Hint = get_origin(hint)
     arguments = get_args(hint)
     if origin is Annotated:
@@ -302,7 +303,7 @@ def _read(setting: Setting, value: object, hint: Hint) -> object:
     if origin in UNIONS:
         if NoneType in arguments and isinstance(value, str) and value.lower() in _NONE:
             return None
-        # str is tried last, because it accepts any text
+        # The type str is tried last, because it accepts any text.
         readings = ((_read(setting, value, kind), kind) for kind in sorted(arguments, key=lambda kind: kind is str))
         return next((read for read, kind in readings if not expected(read, kind)), value)
     if origin is tuple:
@@ -324,7 +325,10 @@ def _read(setting: Setting, value: object, hint: Hint) -> object:
 
 
 def _items(text: str) -> list[object]:
-    """Split the text of a list `a,b`, with or without brackets. The words of a JSON list may contain any characters."""
+    """Return the items of a list that is written as text: `a,b`, `[a, b]`, or a JSON list of strings.
+
+    Strings in a JSON list may contain any characters.
+    """
     try:
         words = parse_json(text)
         if isinstance(words, list) and words and all(isinstance(word, (str, list)) for word in words):
@@ -352,19 +356,19 @@ def _load(setting: Setting, value: object) -> object:
         return [_load(setting, item) for item in value]
     if not isinstance(value, str):
         return value
-    # the text is a list without brackets
+    # Add brackets to a list without them, because YAML requires brackets.
     text = f"[{value}]" if "," in value and value[:1] not in "[{(\"'" else value
     try:
         if len(text) <= MAX_BYTES and not _find_unbounded(text):
             return _convert_numeric_strings(yaml.safe_load(text))
-    except Exception as error:  # PyYAML may raise any exception for values that do not match their YAML tags
+    except Exception as error:  # PyYAML may raise any exception for values that do not match their YAML tags.
         raise setting.error(f"failed to parse the value {value[:40]!r}") from error
     bounds = f"at most {MAX_BYTES:,} characters, {MAX_DEPTH} levels of brackets and no aliases (*name)"
     raise setting.error(f"expected {bounds}; found {value[:40]!r}")
 
 
 def _convert_numeric_strings(loaded: object) -> object:
-    """Convert text to a number. YAML 1.1 reads numbers such as 1e-3 as text."""
+    """Convert texts such as "1e-3" to numbers, because YAML 1.1 reads these numbers as text. Other values remain."""
     if isinstance(loaded, dict):
         return {key: _convert_numeric_strings(item) for key, item in loaded.items()}
     if isinstance(loaded, list):

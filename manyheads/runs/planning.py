@@ -1,10 +1,11 @@
 """Estimates of memory per device and time per step for training on several devices, with DDP or FSDP2.
 
 The training step of one device is simulated (`simulation.py`). The time of communication follows from the sizes of
-the weights. Weights, gradients and the state of the optimizer are float32, with Adam's two moments 16 bytes per
+the weights. Weights, gradients and optimizer state are float32; with Adam's two moments, these are 16 bytes per
 parameter (Rajbhandari 2020, section 3.1, has the same count). DDP keeps another copy of the gradients in its all-reduce
-buckets. FSDP2 shards weights, gradients and state. It gathers the weights outside of the blocks for a whole pass, and
-the weights of the current block and the next. Data that are sent or received are copied into and out of buffers.
+buckets. FSDP2 shards weights, gradients and optimizer state. During a pass, it gathers the weights of the current model
+block and of the next block; weights outside of blocks are gathered for the whole pass. All data that are sent or
+received are copied into and out of buffers.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from manyheads.runs.recipe import RunConfig
 from manyheads.runs.simulation import Machine, Step, simulate
 
 FLOAT32 = 4  # bytes
-ADAM = 2  # number of moments
-# Ratio of the memory that `train` holds on a CPU to the memory that it needs, including the next step. Measured: 1.04
-# to 1.32.
+ADAM = 2  # number of state values that Adam stores for each weight: its two moments
+# On a CPU, `train` holds more memory than a training step needs. This is the ratio of both; measured ratios are 1.04 to
+# 1.32.
 CPU_MEMORY_FACTOR = 1.15
-# Count of numbers read and written to shard one weight. The weight is gathered in the forward pass and again in the
-# backward pass; then its gradient is distributed.
+# FSDP2 copies each weight three times per micro-batch: when it gathers the weight in the forward pass and in the
+# backward pass, and when it distributes the gradient. Each copy reads and writes one number.
 COPY_NUMBERS = 6
 
 
@@ -39,10 +40,11 @@ class Hardware:
 
     devices       number of identical devices; `machine` describes one of them
     memory        bytes of memory per device
-    interconnect  bytes/s that a device can send while it receives at the same rate; None: communication takes no time
-    taken         bytes of memory in use before training
-    gpu           True: attention does not store its weights, and communication overlaps with computation; False: as on
-                  a CPU
+    interconnect  bytes/s that a device can send while it receives at the same rate. If None, the estimate assumes that
+                  communication takes no time
+    taken         bytes of memory per device that are in use before training
+    gpu           True for GPUs, on which attention does not store its weights, and communication overlaps with
+                  computation; False for CPUs
     """
 
     devices: int
@@ -55,7 +57,12 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of the float32 weights in bytes: all, those outside of blocks, and those of the largest block."""
+    """Sizes of a model's float32 weights in bytes.
+
+    all      all weights
+    outside  weights outside of the model's blocks, such as embeddings
+    block    weights of the largest block
+    """
 
     all: int
     outside: int
@@ -74,10 +81,12 @@ def sizes(model: nn.Module) -> Sizes:
 def batch_shape(
     model: Model[Config], config: RunConfig | None, batch: int | None = None, length: int | None = None
 ) -> tuple[int, tuple[int, ...]]:
-    """Return the number of texts or images in a micro-batch, and the number of tokens in each text of a source and a
-    target. Images have no lengths.
+    """Return the number of texts or images in a micro-batch, and the number of tokens in each source and target text.
 
-    batch, length  the user's numbers; None: those of the recipe's configuration
+    For images, the tuple of text lengths is empty.
+
+    batch   number of texts or images that the user has requested. By default, the recipe's configuration decides
+    length  number of tokens per text that the user has requested. By default, the recipe's configuration decides
     """
     longest, given = model.max_positions, {} if config is None else vars(config)
     length = length or given.get("block") or min(LENGTH, longest or LENGTH)
@@ -100,12 +109,13 @@ def plan(
 ) -> JsonObject:  # fmt: skip
     """Estimate memory and time for training a model on `rows` texts or images per device.
 
-    lengths  tokens per text, for the source and the target
-    state    number of values that the optimizer keeps for each weight
+    lengths  number of tokens per source text, and per target text
+    state    number of values that the optimizer stores for each weight
 
-    Returns a dictionary: the number of parameters, and for "ddp" and "fsdp" the bytes per device by purpose, whether
-    they fit, the memory held, the seconds per step by purpose, and the bottleneck. A single device uses neither DDP nor
-    FSDP2; its key is "alone". Raises UserError if the cost of a step depends on the data.
+    Returns a dictionary with the number of parameters, and with the costs under the keys "ddp" and "fsdp", or under
+    "alone" for a single device. The costs are the bytes per device by purpose, whether they fit into memory, the memory
+    held, the seconds per step by purpose, and the bottleneck. Raises UserError if the cost of a step depends on the
+    data.
     """
     weights, is_bf16 = sizes(model), precision == "bf16"
 
@@ -152,7 +162,7 @@ def _strategy_plan(
     parts = {
         "forward": accumulate * step.forward,
         "backward": accumulate * step.backward,
-        # Weight, gradient and state are read; all but the gradient are written.
+        # The update reads weights, gradients and optimizer state, and writes weights and state.
         "update": (3 + 2 * state) * weights.all / shards / hardware.machine.bandwidth,
         "copies": accumulate * COPY_NUMBERS * weights.all / hardware.machine.bandwidth if sharded else 0.0,
         "waiting for others": waiting,
@@ -179,13 +189,14 @@ def _communication_wait(
     """
     if strategy == "alone" or hardware.interconnect is None:
         return 0.0
-    # number of seconds to pass one byte of data once around the ring of devices
+    # seconds per byte to send data once around the ring of devices
     pass_on = (hardware.devices - 1) / hardware.devices / hardware.interconnect
     hidden_forward, hidden_backward = (step.forward, step.backward) if hardware.gpu else (0.0, 0.0)
-    if strategy == "ddp":  # Only the gradients of the last micro-batch are all-reduced, during its backward pass.
+    if strategy == "ddp":  # DDP all-reduces the gradients once per step, in the backward pass of the last micro-batch.
         return max(0.0, 2 * pass_on * weights.all - hidden_backward)
     gather = pass_on * (weights.all - weights.outside) * gathered_fraction
-    # the computation starts after the first block is gathered
+    # The forward pass starts after the weights outside of blocks are gathered. The weights of blocks are gathered while
+    # it computes.
     forward = pass_on * weights.outside + max(0.0, gather - hidden_forward)
     backward = max(0.0, gather + pass_on * weights.all - hidden_backward)
     return accumulate * (forward + backward)

@@ -14,8 +14,8 @@ from manyheads.training.run_directory import TRAIN
 
 MAX_HELD_OUT = 0.5  # A larger fraction leaves too few items for training.
 Threads = Annotated[int, Range(1, 1024)]
-# Layers of the loaded model that are used: either the layers that are trained, or the layers whose states a BiLSTM
-# reads.
+# "all": train all layers of the loaded model. "last" and "last-four": freeze the model, and train a BiLSTM on the
+# states of its last layer or its last four layers.
 Tuned = Literal["all", "last", "last-four"]
 
 # Fine-tuning settings from Devlin 2018, appendix A.3: 2 to 4 epochs at learning rates from 2e-5 to 5e-5.
@@ -26,9 +26,9 @@ FINE_TUNING = TrainingConfig(
 
 
 class RunConfig(DataclassInstance, Protocol):
-    """Settings that every recipe has. The class is a dataclass.
+    """Protocol of the settings of a recipe, a dataclass.
 
-    threads   number of CPU threads; None: PyTorch's default
+    threads   number of CPU threads; None for PyTorch's default
     training  settings of the training loop
     """
 
@@ -43,12 +43,12 @@ class RunConfig(DataclassInstance, Protocol):
 class DataConfig(Config):
     """Data settings of all runs whose data have training, validation and test splits.
 
-    data              the user's data; None: the embedded corpus
-    validation, test  data that are used instead of the splits found with the training data
-    held_out          fraction of the training data that becomes validation data if there are none. None: 5%, but at
-                      least 50 items if these are not more than 20%. The maximum is one half
+    data              path of the user's data. With none, the built-in corpus is used
+    validation, test  path of validation or test data, which replace the data found next to the training data
+    held_out          fraction of the training data that becomes validation data if there are no validation data, at
+                      most 0.5. With none, it is 5%, but at least 50 items if these are not more than 20% of the items
     scored            split on which the final model is evaluated
-    threads           number of CPU threads; None: PyTorch's default
+    threads           number of CPU threads. With none, PyTorch chooses it
     """
 
     data: str | None = None
@@ -63,14 +63,16 @@ class DataConfig(Config):
 class TargetConfig(DataConfig):
     """Settings of a training run whose items have labels or numbers.
 
-    target         form of the labels. "classes": one label per item; "regression": a number, with the squared error
-                   as the loss; "multi-label": any number of labels, as a list or separated by "|", with a sigmoid each
+    target         kind of label. "classes" means one label per item. "regression" means a number, and the loss is the
+                   squared error. "multi-label" means any number of labels, as a list or separated by "|", each with a
+                   sigmoid
     names          names of the labels in order, for data that give labels as numbers 0, 1, ...
     threshold      minimum probability of a predicted label, for target=multi-label
-    positive       label that counts as positive in the F1 score of two classes; None: the second label
-    class_weights  "balanced": the loss of an item is divided by the frequency of its class; None: all items count alike
-    sampling       "balanced": each epoch draws its items at random, so that all classes are equally frequent; None:
-                   each epoch has every item once
+    positive       label that counts as positive in the F1 score of two classes. With none, it is the second label
+    class_weights  weighting of the classes in the loss. With "balanced", the loss of an item is divided by the
+                   frequency of its class. With none, all items have the same weight
+    sampling       choice of the items of an epoch. With "balanced", items are drawn at random, so that all classes are
+                   equally frequent. With none, each epoch has every item once
     """
 
     target: TargetKind = "classes"
@@ -105,17 +107,17 @@ class Recipe:
     """Recipe: a tested training configuration, with its source paper and its required input.
 
     summary    one-line description
-    config     all settings with values; its docstring explains them
+    config     all settings with their values; the docstring of its class explains them
     task       "MODULE:NAME" of a `Task` class, or of a function of configuration and `Run` that returns a report. The
                module is imported late, because it requires PyTorch
-    about      further description: output, duration, published results
-    options    further options of the command
+    about      longer description: output, duration, published results
+    options    further options that the command of the recipe needs
     requires   required settings with a description, such as {"data": "DIR with train and test of IMDB"}. The first word
                of a description is the placeholder in the command
-    init       says if the run may, must or never starts from another model (`--init`)
-    with_init  configuration for a run with `--init`, if it differs
-    spreads    True if several processes may train the model; False: nothing is trained, and one process runs
-    program    command that runs the recipe, if its name and settings follow
+    init       "may", "must" or "never": whether the run starts from another model (`--init`)
+    with_init  configuration for a run with `--init`, if it differs from `config`
+    spreads    True if several processes may train the model; False if the recipe trains nothing
+    program    beginning of the command that runs the recipe; the recipe's name and settings follow
     """
 
     summary: str
@@ -131,14 +133,14 @@ class Recipe:
     program: str = TRAIN
 
     def command(self, name: str) -> str:
-        """Return the command that runs the recipe, where `name` is the name of the recipe."""
+        """Return the command that runs the recipe with the given name."""
         given = [f"{setting}={value.split()[0].rstrip(',')}" for setting, value in self.requires.items()]
         model = ["--init MODEL"] if self.init == "must" else []
         return " ".join([self.program, name, *given, *model, self.options]).rstrip()
 
     @property
     def text(self) -> str:
-        """Return the further description as one paragraph."""
+        """Return the longer description (`about`) as one paragraph."""
         return " ".join(self.about.split())
 
     @property

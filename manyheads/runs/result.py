@@ -22,9 +22,10 @@ class RunResult(JsonObject):
 
     @property
     def scores(self) -> dict[str, Metrics]:
-        """Metrics of the final weights by split: the test data, if they were scored, and the validation data.
+        """Metrics of the final weights by split: "test", if test data were scored, and "validation".
 
-        The entry `metrics` contains test scores, and validation scores of other names.
+        The dictionary `metrics` in result.json mixes both: it contains the test scores, and those validation scores
+        that have other names.
         """
         metrics = self.get("metrics", {}).items()
         scored = {name: metric for name, metric in metrics if metric.get("signature") != "validation"}
@@ -47,6 +48,6 @@ def metrics_html(metrics: Metrics) -> str:
 
 
 def brief(texts: Iterable[str]) -> str:
-    """Return the first short text, or the first words of the first text."""
+    """Return a short example text: the first text with 3 to `MAX_WORDS` words, or the first words of a longer text."""
     words = [text.split() for text in islice(texts, 20)]
     return " ".join(next((text for text in words if 2 < len(text) <= MAX_WORDS), words[0])[:MAX_WORDS])

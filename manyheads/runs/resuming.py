@@ -1,4 +1,4 @@
-"""Recipe, settings and options of an existing run, so that `manyheads train --resume RUN` needs nothing else."""
+"""Functions that save and read the recipe, settings and options of a run, for `manyheads train --resume RUN`."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ PATHS = ("data", "validation", "test")
 def saved_options(out: Path) -> JsonObject:
     """Return the recipe and the options of the run in `out`, as `options_to_save` returned them.
 
-    The result is empty for a run of several parts, and for a run that was killed before it read its data. Raises
-    UserError if `out` contains no run.
+    The result is empty for a run that consists of several runs, and for a run that was killed before it read its data.
+    Raises UserError if `out` contains no run.
     """
     if not out.is_dir():
         raise UserError(f"{out}: no such directory, so there is no run to resume")
@@ -50,7 +50,7 @@ def saved_options(out: Path) -> JsonObject:
 
 
 def options_to_save(recipe: str, settings: JsonMapping, **options: object) -> JsonObject:
-    """Return the entries of state/run.json from which a run can be resumed.
+    """Return the content of state/run.json, from which a run can be resumed.
 
     settings  all settings, as `as_dict` returns them
     options   further options of `manyheads train`, by name
@@ -59,7 +59,7 @@ def options_to_save(recipe: str, settings: JsonMapping, **options: object) -> Js
 
 
 def _from_here(content: JsonMapping) -> JsonObject:
-    """Return the settings, with data paths that are valid in the current directory."""
+    """Return the saved settings of a run, with relative data paths changed so that they are valid in this directory."""
     settings, started = dict(content["settings"]), content["directory"]
     if started != os.getcwd():
         for name in PATHS:
@@ -94,9 +94,9 @@ def refuse_changes(
 ) -> None:  # fmt: skip
     """Raise UserError if a resumed run has other settings, or is of an earlier version, before any data are read.
 
-    settings        settings that identify the run
-    before          its last checkpoint (`last_checkpoint`)
-    given, changed  see `Run`
+    settings        settings that identify the run (`settings_of`)
+    before          JSON content of the run's last checkpoint (`last_checkpoint`)
+    given, changed  settings that the user has given, and keys of those that change the saved run (see `Run`)
     """
     training, saved = config.training, before["settings"]
     lacking = (name for name in missing_fields(config, saved) if name.partition(".")[0] in settings)

@@ -1,4 +1,7 @@
-"""Run of a recipe, from its settings to result.json. The steps that differ are methods of its task (`task.py`)."""
+"""Run of a recipe, from its settings to result.json.
+
+This module contains the steps that all recipes have in common. The other steps are methods of a task (`task.py`).
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,10 @@ def task_of(recipe: Recipe) -> type[Task[Any, Any]] | Callable[[RunConfig, Run],
 
 
 def train_recipe(recipe: Recipe, config: RunConfig, run: Run) -> Report:
-    """Train a recipe with the given configuration. The report is that of `carry_out`, or of the recipe's function."""
+    """Train a recipe with the given configuration, and return the content of its result.json, or another report.
+
+    A recipe with a task returns the result of `carry_out`. A recipe with a function returns the function's report.
+    """
     task = task_of(recipe)
     return carry_out(task(config, run)) if isinstance(task, type) else task(config, run)
 
@@ -88,9 +94,9 @@ def carry_out(task: Task[C, D]) -> JsonObject | None:
     if run.dry_run:
         with _closing(task):
             return _dry_run(task, compute)
-    commit()  # The commit is read now, because the source files may change before the run ends.
+    commit()  # Read the Git commit of the source code now, because the files may change before the run ends.
     with _run_directory(run), compute.settings(), _closing(task):
-        with without_info():  # The model of --init is loaded again for training, which logs the same lines.
+        with without_info():  # This call loads the model of --init. It is loaded again below, with the same log lines.
             check_selection(task.plan().model, config.training, new=run.new)
         if run.saved and ranks.first and not run.resume:
             write_json(run.out / "state" / RUN, run.saved)  # so that --resume works before the first checkpoint
@@ -112,7 +118,7 @@ def carry_out(task: Task[C, D]) -> JsonObject | None:
 
 @contextmanager
 def _run_directory(run: Run) -> Iterator[None]:
-    """Lock the directory, so that no other process trains, evaluates or records this run at the same time."""
+    """Lock the run directory during the `with` block, so that no other process trains or evaluates this run."""
     with locked_run_directory(run.out, resume=run.resume) if distributed_context().first else nullcontext():
         yield
 
@@ -144,7 +150,7 @@ def _build(task: Task[C, D], before: JsonMapping, compute: ComputeConfig) -> Bui
     job = task.build(splits, compute)
     job.model.origin = run.init
     if job.training.selects:
-        job.flops = None  # Parts of the backward pass are left out.
+        job.flops = None  # The estimate is wrong for frozen weights, for which parts of the backward pass are left out.
     job.training = _session_training(run, job, before)
     return Built(splits, description, job)
 
@@ -216,9 +222,7 @@ def _recorded(task: Task[C, D], built: Built[D], summary: Summary, compute: Comp
 
 
 def _scored(run: Run, summary: Summary) -> JsonObject | None:
-    """Return the content of result.json if an earlier session evaluated the same weights with the same settings, else
-    None.
-    """
+    """Return the content of an existing result.json if it describes the same weights and settings; otherwise None."""
     path = run.out / "result.json"
     result = upgrade(read_json(path, "delete it, and the model is evaluated again")) if path.exists() else {}
     same = result.get("steps") == summary.step and result.get("wall_seconds") == round(summary.seconds, 1)
@@ -226,7 +230,9 @@ def _scored(run: Run, summary: Summary) -> JsonObject | None:
 
 
 def _session_training(run: Run, job: Job, before: JsonMapping) -> TrainingConfig:
-    """Return the training configuration of this session: the resumed run's, or the recipe's, fitted to the data.
+    """Return the training configuration of this session.
+
+    A resumed run keeps its configuration. A new run has the configuration of the recipe, fitted to the data.
 
     before  last checkpoint of the resumed run; empty for a new run
     """
@@ -241,17 +247,19 @@ def log_splits(data: Data[D], splits: SplitData[D]) -> None:
     """Log the files of each data split, the held-out data and the number of skipped items."""
     for line in data.summary_lines(splits):
         logger.info(line)
-    # Each key contains a file name. So a file that is used both as training data and as held-out data is reported only
-    # once.
+    # Merge the skips of all splits by file and reason, so that a file from which validation data were held out is
+    # reported only once.
     skips = {reason: count for split in splits.known.values() for reason, count in split.skips.items()}
     for reason, count in skips.items():
         logger.info(f"skipped {data.unit}: {count:,} of {reason}")
 
 
 def settings_of(config: RunConfig, may_change: tuple[str, ...]) -> JsonObject:
-    """Return the settings that identify a run.
+    """Return the settings that identify a run. A run cannot be resumed with other values of these settings.
 
-    Data paths and settings that affect only the use of the result are excluded.
+    Data paths are excluded, because the fingerprints of the data identify them.
+
+    may_change  settings to exclude, which only affect the use of the trained model
     """
     apart = {"training", "threads", "scored", "data", "validation", "test", "held_out", *may_change}
     return {name: value for name, value in asdict(config).items() if name not in apart}

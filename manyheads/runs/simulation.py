@@ -1,4 +1,4 @@
-"""Simulation of a training step on tensors without memory, which adds up the cost of each operation.
+"""Simulation of a training step on tensors without memory (meta tensors), which adds up the cost of each operation.
 
 The duration of an operation is the time of its products at the machine's rate, or the time of reading its inputs and
 writing its outputs, whichever is longer (roofline model, Williams et al. 2009). Small operands are read from the CPU's
@@ -60,7 +60,7 @@ class Machine:
 
     products   FLOP/s of matrix products by precision ("float32", "bf16")
     bandwidth  bytes/s of the memory
-    cached     bytes/s of cached data, for operations that touch at most `CACHED` bytes; None: `bandwidth`
+    cached     bytes/s of the cache, for operations that read and write at most `CACHED` bytes. By default, `bandwidth`
     """
 
     products: Mapping[str, float]
@@ -77,11 +77,11 @@ class Step:
     """Cost of a training step on one device, without the update of the weights.
 
     forward, backward  duration of the forward and the backward pass in seconds
-    products           seconds of operations that are limited by matrix products, not by memory
-    flops              FLOPs of all products
-    activations        maximum bytes in use, except weights and gradients. Gradients rarely reuse the memory of
-                       activations, because an allocator splits freed memory, so both are counted
-    peak               maximum bytes in use, except weights
+    products           seconds in operations whose duration is limited by matrix products, not by memory
+    flops              FLOPs of all matrix products
+    activations        maximum bytes in use, without weights and gradients. Gradients are counted separately, because
+                       they rarely reuse the memory of freed activations
+    peak               maximum bytes in use, without weights
     """
 
     forward: float
@@ -153,10 +153,12 @@ def simulate(
 ) -> Step:  # fmt: skip
     """Simulate one training step of a model on `rows` texts or images.
 
-    lengths        tokens per text, for the source and the target
-    fused          True: attention does not store its weights, as on a GPU; False: as on a CPU
-    checkpointing  compute the blocks twice (`training.checkpointing`)
-    narrow_blocks  the weights of blocks are bf16, as gathered by FSDP2 in a bf16 run, so no casts are stored
+    rows           number of texts or images
+    lengths        number of tokens per source text, and per target text
+    fused          True if attention does not store its weights, as on a GPU; False if it does, as on a CPU
+    checkpointing  True if blocks are computed again in the backward pass (`training.checkpointing`)
+    narrow_blocks  True if the weights of blocks are bf16, as FSDP2 gathers them in a bf16 run. No bf16 copies of these
+                   weights are then stored
 
     Raises UserError if the computation depends on the data.
     """
@@ -190,7 +192,7 @@ def simulate(
 
 
 def step_loss(model: Model[Config], inputs: tuple[Tensor | None, ...]) -> Tensor:
-    """Compute the loss in the same way as the training task of the model.
+    """Return the loss of a model, computed with the same operations as the training task of the model.
 
     The cross-entropy over a vocabulary is computed in chunks, and for BERT only at masked words.
     """

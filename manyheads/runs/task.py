@@ -1,4 +1,4 @@
-"""Interface between runs and tasks: a task reads its data, builds its model, and scores it. `run.py` does the rest."""
+"""Interface between runs and tasks. A task reads its data, builds its model and scores it; `run.py` does the rest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from manyheads.training.record import Metrics
 
 C = TypeVar("C", bound=RunConfig)
 D = TypeVar("D", bound=Items)
-Report: TypeAlias = JsonObject | str | None  # of a run: result.json, the estimate of a dry run, or a table
+# Result of a run: the content of result.json, the estimate of a dry run, or a table; None if the run was stopped.
+Report: TypeAlias = JsonObject | str | None
 
 
 class Data(Protocol[D]):
@@ -39,9 +40,11 @@ class Data(Protocol[D]):
 
 @dataclass
 class Job:
-    """Model of a run and how it is trained, built from the data.
+    """Model of a run with its objective and its training settings, built from the data.
 
+    model      model to train
     training   settings with which the training loop trains the objective
+    objective  batches, loss and validation of the model
     flops      training FLOPs per unit of the objective (token, image, ...)
     identity   further values that identify the run, in addition to settings and data
     record     further entries of result.json; `Task.score` may add entries
@@ -56,10 +59,10 @@ class Job:
 
 
 class Task(Generic[C, D]):
-    """Task of a recipe, for one run: C is the class of its configuration, D the class of the data of a split.
+    """Base class of the tasks of recipes. An object carries out one run.
 
-    A run calls the methods in the order in which they are defined here. Methods of a subclass may keep values for the
-    later ones in attributes.
+    C is the class of the recipe's configuration, D the class of the data of a split. A run calls the methods in the
+    order in which they are defined here. A method of a subclass may store values for later methods in attributes.
 
     may_change  settings that only affect the use of the trained model, and may change when a run is resumed
     """
@@ -73,7 +76,7 @@ class Task(Generic[C, D]):
         """Raise UserError for options that have no effect in this run, before any data are read."""
 
     def planned_model(self) -> Model[Config]:
-        """Return the model on the meta device, for the sizes in the configuration. Without `--init` only."""
+        """Return the model that a run without `--init` trains, on the meta device."""
         raise NotImplementedError
 
     def plan(self) -> Plan:
@@ -89,16 +92,16 @@ class Task(Generic[C, D]):
         raise NotImplementedError
 
     def score(self, held: D, compute: ComputeConfig) -> Metrics:
-        """Return the metrics of the saved model on the test data, or on the validation data for `scored=validation`.
+        """Return the metrics of the saved model on the test data, or on the validation data if `scored=validation`.
 
-        They are added to those of the last validation.
+        The file result.json contains these metrics in addition to the metrics of the last validation.
         """
         return {}
 
     def example(self, held: D) -> list[str]:
-        """Return the words of a command that applies the model to an item of the data: a verb, then its arguments.
+        """Return the words of a command that applies the trained model to an item of the data.
 
-        The result is empty if no command reads the model.
+        The words are a verb such as "translate" and its arguments. The list is empty if no command applies the model.
         """
         return []
 

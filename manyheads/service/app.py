@@ -88,7 +88,7 @@ ENDPOINTS = (
 
 
 def application(service: Service) -> ASGIApp:
-    """Return the ASGI application for the uvicorn server.
+    """Return the ASGI application of a service for the uvicorn server.
 
     When the server stops, the application first finishes all requests that it has accepted.
     """

@@ -29,7 +29,7 @@ from manyheads.tasks.loading import LoadedModel
 from manyheads.tasks.tokenized_text import tokenized_ids
 
 MAX_WEIGHTS = 2**23  # maximum number of attention weights in a response, where each weight takes one byte
-MAX_NEXT = 5
+MAX_NEXT = 5  # maximum number of likeliest next tokens in a response
 
 
 async def attend(service: Service, payload: schemas.AttendRequest, request: Request) -> Reply:
@@ -98,10 +98,7 @@ def _compute_maps(served: Served, arguments: JsonObject) -> schemas.Attended:
 
 
 def _check_length(predictor: LoadedModel, arguments: JsonObject) -> None:
-    """Check the length of the input before the attention maps are computed.
-
-    The size of the maps is quadratic in the length.
-    """
+    """Raise UserError if an input is too long for attention maps, whose size is quadratic in its number of tokens."""
     tokens = len(predictor.tokenizer.encode(arguments["text"] + arguments.get("pair", "")).ids)
     if "target" in arguments:
         tokens = max(tokens, len(predictor.target_tokenizer.encode(arguments["target"]).ids))

@@ -1,5 +1,6 @@
-"""Dynamic batching of whole texts: requests that arrive while a model computes a batch form the next batch of this
-model.
+"""Dynamic batching of requests whose results are computed for whole texts, unlike token-by-token generation.
+
+Requests that arrive while a model computes a batch form the next batch of this model.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from manyheads.service.metrics import Metrics
 
 # After a batch, a worker waits at most this number of seconds for new requests from the same clients.
 LINGER_SECONDS = 0.004
-QUIET_SECONDS = 0.001  # The worker stops waiting earlier if no request arrives for this number of seconds.
+QUIET_SECONDS = 0.001  # A worker stops waiting before LINGER_SECONDS if no request arrives for this number of seconds.
 
 
 class FairLock:
@@ -55,7 +56,7 @@ class FairLock:
 
 
 Items: TypeAlias = list[Any]  # inputs of one kind: texts, tuples of texts, or images
-Results: TypeAlias = list[Any]  # one for each item; their class depends on the command
+Results: TypeAlias = list[Any]  # one result for each item; the class of the results depends on the command
 # Function that computes the results for a list of items. Raises ItemError for an item that the model cannot read.
 Run: TypeAlias = Callable[[Items], Sequence[object]]
 
@@ -69,8 +70,14 @@ def characters(item: object) -> int:
 class Request:
     """Items of one client's request, such as texts, with the function that computes their results.
 
-    key    requests with equal keys can share a batch, which is computed by the function `run` of any of these requests
-    field  field of the client's request that holds the items, for error messages
+    key      value that is equal for requests that can share a batch, such as command and options. The function `run` of
+             any of these requests computes the batch
+    field    field of the client's request that contains the items, for error messages
+    run      function that computes the results for a list of items
+    items    items of the request
+    future   future of the results of all items
+    taken    number of items that are already part of a batch
+    results  results that are already computed
     """
 
     key: Hashable
@@ -84,8 +91,8 @@ class Request:
     def part(self, max_items: int, max_characters: int, *, alone: bool) -> Items:
         """Return the items of this request that are not yet computed and fit into the limits of a batch.
 
-        If `alone` is true, the batch has no other request. Then the first item is returned even if it exceeds the
-        limits.
+        alone  True if the batch contains no other request. The first item is then returned even if it exceeds the
+               limits
         """
         items = self.items[self.taken : self.taken + max_items]
         fits = sum(size <= max_characters for size in accumulate(map(characters, items)))
@@ -119,9 +126,9 @@ class Worker(ABC):
 class Batcher(Worker):
     """Queue of requests for a model, with the thread that processes them in batches.
 
-    max_items, max_characters  limits of a batch, so that other models do not wait long for it; a text that exceeds them
-                               is computed alone
-    max_waiting                maximum number of items in the queue
+    max_items       maximum number of items in a batch, so that other models do not wait long for it
+    max_characters  maximum number of characters in a batch. A single text with more characters forms its own batch
+    max_waiting     maximum number of items in the queue
     """
 
     def __init__(
@@ -160,7 +167,7 @@ class Batcher(Worker):
             try:
                 with self._turns:
                     self._compute([*parts])
-            # The cause of this error is not a single item, but a bug or a lack of memory.
+            # The error is not an ItemError, so its cause is a bug or a lack of memory, not an item.
             except BaseException as error:
                 log.exception("a batch failed", extra={"more": {"model": self.name}})
                 for request, _ in parts:
@@ -248,6 +255,6 @@ class Batcher(Worker):
 
 def refused(fault: str, request: Request, index: int | None) -> Refused:
     name = request.field if index is None or len(request.items) == 1 else f"{request.field}.{index}"
-    # Clients cannot use the command-line option --truncate. Requests have the field `truncate` instead.
+    # Leave out the hint about the command-line option --truncate: clients have the field `truncate` instead.
     message = fault.replace(" (--truncate)", "")
     return Refused(400, message, field=name, code="invalid_value")

@@ -18,9 +18,11 @@ MAX_PIXELS = 16_000_000  # maximum number of pixels in an image that a client se
 
 
 def run(predictor: LoadedModel, method: Callable[..., Results], **options: object) -> Callable[[Items], Results]:
-    """Return a function that calls a predictor's method for a batch of items.
+    """Return a function that calls a method of a predictor for a batch of items and returns its results.
 
-    The method gets a list of texts, two lists for items that are pairs of texts, or the normalized pixels of images.
+    The method gets a list of texts, two lists of texts if the items are pairs, or the normalized pixels of images.
+
+    options  further keyword arguments of the method
     """
 
     def results(items: Items) -> Results:
@@ -36,7 +38,7 @@ def image_decoder(predictor: LoadedModel) -> Run:
     """Return a function that decodes image files to arrays of pixels in the input size of a model."""
 
     def pixels(items: list[bytes]) -> Sequence[NDArray[np.uint8]]:
-        # The images are decoded one by one, so that only one of them is in memory at full size.
+        # Decode the images one by one, so that only one of them is in memory at full size.
         found: list[NDArray[np.uint8]] = []
         for index, item in enumerate(items):
             try:

@@ -22,7 +22,7 @@ Handler = Callable[[Service, Any, Request], Awaitable[Reply]]  # the second argu
 class Endpoint:
     """Route of the HTTP service, with its handler function.
 
-    request_schema   schema of the request; None: the request has no body
+    request_schema   schema of the request; None if the request has no body
     response_schema  schema of the response
     many             true if the response is a list of objects with the schema `response_schema`
     form             true if clients may send the request as an HTML form

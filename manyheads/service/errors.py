@@ -11,7 +11,10 @@ KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_e
 class Refused(Exception):
     """Exception that the service returns to the client as an HTTP error response.
 
+    status   HTTP status code
+    message  description of the error, which follows the name of the field if there is one
     field    field of the request that caused the error, such as "texts.3"
+    code     code of the error for programs, such as "too_long"
     headers  additional HTTP headers of the response
     """
 
@@ -36,7 +39,10 @@ class Refused(Exception):
 
 
 def busy(seconds: float) -> Refused:
-    """Return the error for a full queue. `seconds` is the estimated wait, for the header Retry-After."""
+    """Return the error for a request that arrives while the queue is full.
+
+    seconds  estimated time until the queue has room, for the header Retry-After
+    """
     again = {"Retry-After": str(max(1, round(seconds)))}
     return Refused(429, "the queue is full: try again later", code="queue_full", headers=again)
 

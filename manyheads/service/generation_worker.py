@@ -1,6 +1,7 @@
 """Worker thread for text generation with continuous batching.
 
-Each model has a thread and a batch. New texts join the batch and finished texts leave it at any generation step.
+Each language model has one thread and one batch. At any generation step, new texts can join the batch, and finished
+texts leave it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ Reason = Literal["stop", "length"]
 class Piece:
     """Newly generated piece of one text of a request.
 
-    reason  why generation of the text ended; None: it continues
+    index   index of the text in the request
+    text    characters of the piece
+    reason  reason for which the generation of the text ended; None if it continues
     tokens  number of tokens generated for this text so far
     """
 
@@ -43,7 +46,7 @@ class Piece:
 class GenerationRequest:
     """Request for text generation, with the queue of generated pieces that the client has not yet received.
 
-    If generation fails, the queue gets the exception as its last entry.
+    If the generation fails, the last element of the queue is the exception.
     """
 
     texts: list[Text]
@@ -56,8 +59,9 @@ class GenerationRequest:
 class GenerationWorker(Worker):
     """Queue of requests for a language model, with the batch of texts that it generates.
 
-    rows, positions  limits of the batch, see `ContinuousBatch`
-    max_waiting      maximum number of texts that wait until the batch has a free row
+    rows         maximum number of texts in the batch
+    positions    maximum number of tokens in all texts of the batch (see `ContinuousBatch`)
+    max_waiting  maximum number of texts that wait until they can join the batch
     """
 
     def __init__(
@@ -86,9 +90,15 @@ class GenerationWorker(Worker):
         self, prompts: Sequence[list[int]], sampling: Sampling, limit: int, stop: Sequence[str], seeds: Sequence[int],
         top: int | None = None,
     ) -> GenerationRequest:  # fmt: skip
-        """Submit prompts for generation from the event loop. Raises Refused if the queue is full.
+        """Submit prompts for generation, and return the request. Must be called in the event loop.
 
-        top  number of likeliest tokens in the scores of each token; None: no scores
+        prompts  token ids of each prompt
+        limit    maximum number of tokens to generate for each prompt
+        stop     strings at which the generation of a text ends
+        seeds    random seed of each text
+        top      number of likeliest tokens in the scores of each generated token. If None, tokens have no scores
+
+        Raises Refused if the queue is full.
         """
         texts = [Text([*ids], sampling, limit, seed, top=top) for ids, seed in zip(prompts, seeds, strict=True)]
         request = GenerationRequest(texts, [TextStream(self._tokenizer, ids, stop) for ids in prompts])
@@ -119,7 +129,7 @@ class GenerationWorker(Worker):
                 with self._turns, self._model.compute.autocast():
                     sampled = self._batch.step()
                 self._send_pieces(sampled)
-            except BaseException as error:  # The cause of this error is a bug or a lack of memory, not the request.
+            except BaseException as error:  # The error is due to a bug or a lack of memory, not to a request.
                 log.exception("a step failed", extra={"more": {"model": self.name}})
                 for request in {request for request, _ in self._owners.values()}:
                     _send(request, [error])
@@ -127,9 +137,9 @@ class GenerationWorker(Worker):
                 self._batch = self._empty()
 
     def _update_batch(self) -> bool:
-        """Add the texts of new requests to the batch, and remove those of canceled requests.
+        """Add the texts of new requests to the batch, and remove the texts of canceled requests.
 
-        Returns False if the worker is closed and has nothing left to do.
+        Returns False if the worker is closed and all texts are finished.
         """
         with self._changed:
             while not (self._arrived or self._batch.busy):
@@ -190,5 +200,5 @@ def _send(request: GenerationRequest, pieces: Sequence[Piece | BaseException]) -
         for piece in pieces:
             request.pieces.put_nowait(piece)
 
-    with contextlib.suppress(RuntimeError):  # The event loop is closed, so no client waits for this piece.
+    with contextlib.suppress(RuntimeError):  # If the event loop is closed, no client waits for this piece.
         request.loop.call_soon_threadsafe(put)

@@ -1,4 +1,4 @@
-"""Handlers for clients of LibreTranslate: translation, languages, language detection, and settings of a page."""
+"""Handlers for clients of LibreTranslate: translation, languages, language detection, and settings of its web page."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def translate(service: Service, payload: schemas.TranslateRequest, request
         sources = [payload.source] * len(texts)
     count = 1 + (payload.alternatives or 0)
     options = {"count": count, "truncate": payload.truncate}
-    # by index of the text: for each part of the text, a list of the best translations
+    # index of each text -> for each part of this text, a list of its best translations
     results: dict[int, list[list[str]]] = {}
     for source in dict.fromkeys(sources):
         served = _translator(service, source, payload.target)
@@ -93,7 +93,10 @@ async def settings(service: Service, payload: None, request: Request) -> Reply:
 
 
 def _translator(service: Service, source: str, target: str) -> Served | None:
-    """Return the model that translates between two languages, or None if source and target language are equal."""
+    """Return the model that translates between two languages; None if the source language is the target language.
+
+    Raises Refused if no model supports these languages.
+    """
     translators = [served for served in service.registry.all() if "translate" in served.verbs]
     known = {served.languages: served for served in translators if served.languages}
     missing = "no language, because the service has no translator"
@@ -129,7 +132,7 @@ async def _detect(
 
 @cache
 def _names() -> list[dict[str, str]]:
-    """Return the English names of all languages, scripts and territories."""
+    """Return three dictionaries with the English names of all languages, scripts and territories, by their codes."""
     found: list[dict[str, str]] = json.loads((files("manyheads.service") / "language_names.json").read_text("utf-8"))
     return found
 

@@ -21,8 +21,9 @@ def log_probabilities(
     """Return the tokens of a completion with their log-probabilities and their offsets in its text.
 
     prompt  token ids of the prompt
-    echo    scores of the prompt without its first token, if the text begins with the prompt; otherwise None
-    scores  scores of the generated tokens; those after a stop string are left out
+    echo    scores of the prompt's tokens except the first, if the text begins with the prompt; otherwise None
+    scores  scores of the generated tokens. Tokens after a stop string are left out of the result
+    text    text of the completion
     """
 
     def name(token: int) -> str:

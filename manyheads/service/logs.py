@@ -26,8 +26,8 @@ class JsonFormatter(logging.Formatter):
 def configure(level: str) -> None:
     """Configure the loggers of the package, the service, uvicorn and asyncio.
 
-    uvicorn and asyncio log only errors. Their warnings report malformed requests and clients that disconnect, which are
-    of no use to the operator of the service.
+    uvicorn and asyncio log only errors, because their warnings about malformed requests and disconnected clients do not
+    help the operator of the service.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())

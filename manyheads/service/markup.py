@@ -1,4 +1,4 @@
-"""Texts that are translated in parts: the lines of a plain text, or the texts between the tags of HTML."""
+"""Splitting of texts into parts that are translated separately: the lines of a text, or the texts between HTML tags."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_TAG = re.compile("<(?=[a-zA-Z/!?])")  # other characters after < make it a text
-# The end of a tag: > outside of quoted values. A quote counts at the beginning of a value only, so not in `title=it's`.
+_TAG = re.compile("<(?=[a-zA-Z/!?])")  # start of an HTML tag; before other characters, "<" is text
+# End of an HTML tag: ">" outside of quoted values. A quotation mark starts a quoted value only directly after "=", not
+# in `title=it's`.
 _TAG_END = re.compile(r"""(?:=\s*+"[^"]*"|=\s*+'[^']*'|[^>])*+>""")
 _NAME = re.compile(r"</?([a-zA-Z][^\s/>]*)")
 _KEPT = re.compile(r"""\s(?:translate\s*=\s*["']?no\b|class\s*=\s*["']?[^"'>]*\bnotranslate\b)""", re.IGNORECASE)
-_ENDS = {name: re.compile(f"</{name}", re.IGNORECASE) for name in ("script", "style")}  # elements with code
-_LINES = ("pre", "textarea")  # elements whose line breaks and blanks are shown
-# elements without an end
+# end tags of the elements that contain code
+_ENDS = {name: re.compile(f"</{name}", re.IGNORECASE) for name in ("script", "style")}
+_LINES = ("pre", "textarea")  # elements in which a browser shows all line breaks and spaces
+# elements that have no end tag
 _EMPTY = ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr")
 
 
 @dataclass(frozen=True)
 class Split:
-    """Text as parts to translate, and the characters around them, which stay as they are.
+    """Text that is split into parts to translate, and the characters around these parts, which are not translated.
 
-    around   one text before each part, and one after the last part
+    parts    texts to translate
+    around   characters before each part, and after the last part
     escaped  True if translations must be escaped for HTML
     """
 
@@ -31,7 +34,7 @@ class Split:
     escaped: bool = False
 
     def joined(self, translations: Sequence[str]) -> str:
-        """Return the text with a translation in place of each part."""
+        """Return the whole text with its parts replaced by their translations."""
         texts = [html.escape(text, quote=False) for text in translations] if self.escaped else translations
         return "".join(before + text for before, text in zip(self.around, [*texts, ""], strict=True))
 
@@ -46,12 +49,13 @@ def of_lines(text: str) -> Split:
 def of_html(text: str) -> Split:
     """Split HTML into the texts between its tags. White space around these texts, and code, are not translated.
 
-    Elements with `translate="no"` or the class "notranslate" stay as they are. In `<pre>`, each line is a part.
+    Elements with `translate="no"` or the class "notranslate" are not translated either. In `<pre>`, each line is a
+    part.
     """
     split = Split([], [""], escaped=True)
     at, code = 0, ""
     kept, depth = "", 0  # name of the element that is not translated, and the number of open elements of this name
-    lines = 0  # number of open elements whose lines are parts
+    lines = 0  # number of open elements, such as <pre>, in which each line is a part
     while at < len(text):
         found = (_ENDS[code] if code else _TAG).search(text, at)
         begin = found.start() if found else len(text)
@@ -81,7 +85,10 @@ def of_html(text: str) -> Split:
 
 
 def _add(split: Split, content: str, *, lines: bool) -> None:
-    """Add a text to the parts of a split, or each of its lines, without the white space around it."""
+    """Add a text to the parts of a split, without the white space around it.
+
+    lines  if True, add each line of the text as a separate part
+    """
     for piece in re.findall(r"[^\n]*\n|[^\n]+", content) if lines else [content]:
         if core := piece.strip():
             before, _, after = piece.partition(core)

@@ -14,7 +14,7 @@ MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class Metrics:
-    """Prometheus metrics of a single server process, which are summed over all processes when they are read."""
+    """Prometheus metrics of one server process. The route /metrics sums them over all processes."""
 
     def __init__(self) -> None:
         self._registry = own = CollectorRegistry()

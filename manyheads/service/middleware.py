@@ -23,7 +23,7 @@ from manyheads.service.state import Service
 PUBLIC_PATHS = "/healthz", "/"  # paths that clients may request without a token, like the files of the web page
 PUBLIC_PREFIX = "/page/"
 DISCONNECTED = 499  # status code in logs and metrics if the client disconnected before it received a response
-# limits for reading the unread rest of a request body after the response was sent
+# If a response is sent before the request body was read: limits for reading the rest of the body (`_drain`).
 LINGER_SECONDS, LINGER_BYTES = 2.0, 2**24
 
 
@@ -54,8 +54,8 @@ class AccessMiddleware:
                     headers.append((b"connection", b"close"))
                 message["headers"] = [*message["headers"], *headers]
             elif closing and not message.get("more_body", False):
-                # The connection is closed after the response, so the rest of the request body is read before the
-                # response ends.
+                # The connection is closed when the response ends. Therefore the rest of the request body is read before
+                # the end of the response (`_drain`).
                 message, delayed = {**message, "more_body": True}, True
             await send(message)
 
@@ -69,13 +69,13 @@ class AccessMiddleware:
             pass
         except Refused as refused:
             await _refuse(send_response, refused, path)
-        # The router has rejected the request because of an unknown path or a wrong method.
+        # The router raises HTTPException for an unknown path or a wrong method.
         except HTTPException as error:
             about["fault"] = error.detail
             await _refuse(
                 send_response, Refused(error.status_code, error.detail, headers=dict(error.headers or {})), path
             )
-        except Exception:  # A bug in a handler must not leave the client without an answer.
+        except Exception:  # The client must get a response even if a handler has a bug.
             log.exception("a request failed", extra={"more": about})
             if status == DISCONNECTED:
                 await _refuse(send_response, Refused(500, "the service failed: see its log"), path)
@@ -123,9 +123,9 @@ def _announces_body(scope: Scope) -> bool:
 
 
 async def _drain(receive: Receive) -> None:
-    """Read and drop the rest of a request body, up to a limit.
+    """Read and discard the rest of a request body, up to a limit.
 
-    If a connection is closed while data is unread, the operating system resets it, and the client may lose the
+    If a connection is closed before all data were read, the operating system resets it, and the client may not get the
     response.
     """
     size = 0
@@ -136,7 +136,7 @@ async def _drain(receive: Receive) -> None:
 
 
 def is_public_path(path: str) -> bool:
-    """Return True for public paths, which expose no model data."""
+    """Return True for a path that clients may request without a token. Public paths expose no data of models."""
     return path in PUBLIC_PATHS or path.startswith(PUBLIC_PREFIX)
 
 

@@ -1,4 +1,4 @@
-"""Messages from the service to a service manager such as systemd, see sd_notify(3): ready, alive, and stopping."""
+"""Notifications for a service manager such as systemd that the service is ready, alive or stopping (sd_notify(3))."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ def notify(state: str) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as manager:
             try:
                 manager.sendto(state.encode(), address.replace("@", "\0", 1) if address[0] == "@" else address)
-            except OSError as error:  # The service manager that set this environment variable may no longer run.
+            except OSError as error:  # The service manager, which sets NOTIFY_SOCKET, may no longer run.
                 log_event("cannot reach NOTIFY_SOCKET", logging.WARNING, state=state, error=str(error))
 
 
 class Pulse:
-    """Watchdog signal, sent twice per watchdog interval so that the service manager does not restart the process."""
+    """Watchdog signal to the service manager, which restarts the process if no signal arrives within an interval.
+
+    The signal is sent twice per interval.
+    """
 
     def __init__(self) -> None:
-        # An interval of zero means that the service manager monitors no watchdog signal.
+        # The variable is not set if the service manager expects no watchdog signal; the interval is then 0.
         self._every = int(os.environ.get("WATCHDOG_USEC", 0)) / 2e6
         self._last = time.monotonic()
 

@@ -28,13 +28,13 @@ from manyheads.service.state import Service
 from manyheads.service.verbs import decode_images
 from manyheads.tasks.loading import LoadedModel
 
-SHORT = 2000  # maximum number of characters to tokenize in the event loop; longer texts are tokenized in a thread
+SHORT = 2000  # maximum length in characters of a text that is tokenized in the event loop, not in a separate thread
 
 
 async def completions(service: Service, payload: schemas.CompletionRequest, request: Request) -> Reply:
     served = service.registry.of(payload.model, "generate")
     prompts, ids = await _encode_prompts(served.predictor, payload)
-    # If the model was reloaded while the text was tokenized, the text is tokenized again with the new version.
+    # If the model is reloaded while the text is tokenized, tokenize the text again with the new version.
     while served is not (current := service.registry.of(payload.model, "generate")):
         served = current
         prompts, ids = await _encode_prompts(served.predictor, payload)
@@ -77,7 +77,7 @@ async def completions(service: Service, payload: schemas.CompletionRequest, requ
             scored = asyncio.to_thread(_add_scores, served, choices, generation, payload.logprobs, bool(payload.echo))
             await while_connected(request, scored, service.limits.deadline)
     finally:
-        writer.cancel(generation)  # Canceling a request has no effect if all of its texts are finished.
+        writer.cancel(generation)  # This has no effect if all texts of the request are finished.
     return schemas.Completion(
         **common, choices=choices, usage=_usage(prompt_tokens, sum(text[-1].tokens for text in pieces))
     )
@@ -86,7 +86,10 @@ async def completions(service: Service, payload: schemas.CompletionRequest, requ
 def _add_scores(
     served: Served, choices: list[schemas.Choice], generation: GenerationRequest, top: int, echo: bool
 ) -> None:
-    """Add the log-probabilities of the tokens to the choices, also of the prompt if it is echoed."""
+    """Add the log-probabilities of the tokens to each choice. If the prompt is echoed, its tokens are included.
+
+    top  number of likeliest tokens that are listed for each token
+    """
     assert isinstance(served.worker, GenerationWorker)
     for choice, text in zip(choices, generation.texts, strict=True):
         prompt = text.ids[: text.prompt]
@@ -134,7 +137,7 @@ async def _collect_pieces(generation: GenerationRequest) -> list[list[Piece]]:
 async def _pieces(generation: GenerationRequest) -> AsyncIterator[Piece]:
     left = len(generation.texts)
     for index, text in enumerate(generation.texts):
-        if not text.limit:  # The answer has the prompt only.
+        if not text.limit:  # With max_tokens=0 nothing is generated; the response contains only the echoed prompt.
             left -= 1
             yield Piece(index, "", "length", 0)
     while left:

@@ -35,7 +35,10 @@ _LIBRE_FAULT = {"type": "object", "required": ["error"], "properties": {"error":
 
 
 def document(endpoints: Sequence[Endpoint], token: bool) -> JsonObject:
-    """Return the content of /openapi.json. `token` is true if clients must send an access token."""
+    """Return the OpenAPI document of the service, the content of /openapi.json.
+
+    token  True if clients must send an access token
+    """
     classes = (schema for e in endpoints for schema in (e.request_schema, e.response_schema) if schema)
     schemas: list[tuple[type[BaseModel], JsonSchemaMode]] = [(schema, "validation") for schema in classes]
     names, definitions = models_json_schema(schemas, ref_template=REFERENCE)

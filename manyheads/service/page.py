@@ -1,4 +1,4 @@
-"""Web page of the service at the path `/`: a fixed table of its files, and its security headers.
+"""Handlers of the service's web page at the path `/`: a fixed table of its files, and its security headers.
 
 The page shows attention maps with the same scripts as the pages that the command `manyheads attend` writes.
 """
@@ -41,7 +41,7 @@ def _contents() -> dict[str, bytes]:
     return contents | {f"attend/{name}": (attend / name).read_bytes() for name in ATTEND_FILES}
 
 
-# The keys are the file names that a request may contain. A request path is never used as a file path.
+# Content of each file that a request may name. The path in a request is never used to open a file.
 CONTENTS = _contents()
 
 

@@ -6,7 +6,8 @@ import asyncio
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-# maximum number of seconds in which a client must send the headers of a request, from the first byte
+# A client must send the headers of its first request within this number of seconds after it connects, and the headers
+# of a later request within this number of seconds after their first byte.
 HEAD_SECONDS = 10.0
 # A client must read at least SLOWEST bytes in this number of seconds while a part of the response is still unsent.
 STALLED_SECONDS = 30.0

@@ -1,4 +1,4 @@
-"""Models of a service by name.
+"""Registry of the models that a service offers, by name.
 
 If the files in a model's directory change, the service loads the new version of the model.
 """
@@ -61,7 +61,9 @@ class Served:
 class Registry:
     """Registry of the loaded models.
 
-    ready  function `ready(name, model)` that loads a model and starts its worker thread, or raises UserError
+    models  directory of each model, by name
+    ready   function of (name, directory) that loads a model and starts its worker thread. Raises UserError if the
+            model cannot be loaded
     """
 
     def __init__(self, models: Mapping[str, str], ready: Callable[[str, str], Served]) -> None:
@@ -73,7 +75,9 @@ class Registry:
         return list(self._served.values())
 
     def of(self, name: str | None, verb: str | None) -> Served:
-        """Return the model with the given name, or without a name, the only model that supports the command `verb`.
+        """Return the model with the given name. If `name` is None, return the only model that supports a command.
+
+        verb  name of the command, such as "classify". If None, any model is accepted
 
         Raises Refused if no model matches, or if several models match.
         """
@@ -106,7 +110,7 @@ class Registry:
                     continue
                 try:
                     new = self._ready(name, self._models[name])
-                # Any error is caught and logged, because the old version of the model still works.
+                # Catch and log any error, because the old version of the model still works.
                 except Exception as error:
                     log.error("rejected new version", extra={"more": {"model": name, "error": str(error)}})
                     continue
@@ -125,7 +129,7 @@ class Registry:
             served.worker.close()
 
 
-# A short call of each command that the service offers, to warm up a model.
+# name of each command that the service offers -> function that runs the command on a short example, to warm up a model
 WARM_UP: dict[str, Callable[[LoadedModel], object]] = {
     "generate": lambda predictor: predictor.generate("", max_tokens=2, temperature=0.0),
     "translate": lambda predictor: predictor.translate("a"),
@@ -146,16 +150,16 @@ def warm_up(predictor: LoadedModel) -> None:
     """
     for verb, use in WARM_UP.items():
         if verb in predictor.verbs:
-            # An error is ignored here: the vocabulary may not have the words of the example, or the model may need
-            # pairs of texts.
+            # Ignore the error of a model that cannot read the example: its vocabulary may lack the words, or it may
+            # need pairs of texts.
             with contextlib.suppress(UserError):
                 use(predictor)
 
 
 def stamp_of(model: str) -> Stamp:
-    """Return a value that changes if files of a model directory are replaced.
+    """Return names, sizes and modification times of a model's files, which change if a file is replaced.
 
-    For a model of the Hugging Face Hub, which is not reloaded, the value is constant.
+    The result is empty for a model of the Hugging Face Hub, which is not reloaded.
     """
     stamp = []
     for path in sorted(

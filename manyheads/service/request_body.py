@@ -65,8 +65,14 @@ def parse_body(
 ) -> B:  # fmt: skip
     """Parse and validate a request body.
 
-    form    True: an HTML form is allowed in addition to JSON
-    images  True: an image file is allowed, with the other fields in `query`, or a multipart form with image files
+    schema        schema of the request
+    content_type  value of the header Content-Type
+    form          True if an HTML form is allowed in addition to JSON
+    images        True if an image file is allowed, with the other fields in `query`, or a multipart form with image
+                  files
+    query         query parameters of the URL
+
+    Raises Refused if the body is invalid.
     """
     mime = content_type.partition(";")[0].strip().lower()
     try:
@@ -110,12 +116,12 @@ def _base64(content: bytes) -> str:
 
 
 def validation_error(error: ValidationError, known: Iterable[str]) -> Refused:
-    """Return the first validation error, and the name of the invalid field.
+    """Return the HTTP error for the first validation error of a request, with the name of the invalid field.
 
-    If the field allows alternative types, the error describes the type that matches best: one with a value out of its
-    limits, then the one with the longest valid beginning.
+    If the field allows alternative types, the error describes the type that matches the request best. This is a type
+    with a value out of its limits, otherwise the type with the longest valid beginning.
 
-    known  names of the fields; the error for an unknown field contains the nearest name
+    known  names of all fields. The error for an unknown field suggests the most similar name
     """
     details = error.errors(include_url=False, include_context=False, include_input=False)
     if details[0]["type"] == "json_invalid":
@@ -134,10 +140,10 @@ def validation_error(error: ValidationError, known: Iterable[str]) -> Refused:
 
 
 def _match(place: tuple[int | str, ...], fits: bool) -> tuple[bool, int, int]:
-    """Return a value that is larger if the type of a validation error matches the request better.
+    """Return a sort key for the validation errors of alternative types: larger if the type matches the request better.
 
     place  location of the error: the field, the name of the type if there are alternatives, and indices of items
-    fits   True if the values have this type
+    fits   True if the value has this type, but is out of its limits
     """
     valid_items = place[2] if len(place) > 2 and isinstance(place[1], str) and isinstance(place[2], int) else 0
     return fits, len(place), valid_items

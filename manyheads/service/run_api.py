@@ -20,12 +20,12 @@ from manyheads.training.run_log import read_metrics
 
 FILE = "metrics.jsonl"
 MAX_POINTS = 500  # maximum number of points of a learning curve in a response, more than the web page can show
-# names in metrics.jsonl that are counters, not measurements, so they have no learning curve
+# names of the counters in metrics.jsonl, for which no learning curve is drawn
 COUNTERS = ("step", "epoch", "seconds", "tokens")
 
 
 class Runs:
-    """Training runs by name. The curves of a run are read again when the run's file changes."""
+    """Training runs by name. The learning curves of a run are read again when its file metrics.jsonl changes."""
 
     def __init__(self, directories: Mapping[str, Path]) -> None:
         self._directories = dict(directories)
@@ -74,7 +74,7 @@ class Runs:
             seconds = None
         try:
             finished = run_status(directory) == "finished"
-        except OSError:  # Without permission, the file cannot be read. The method `curves` reports this error later.
+        except OSError:  # Permission to read the file is missing. The method `curves` reports this error.
             finished = False
         return schemas.RunCard(name=name, finished=finished, seconds=seconds)
 

@@ -16,9 +16,9 @@ from manyheads.files import JsonObject
 
 MAX_TEXTS = 128  # maximum number of texts in a request
 MAX_IMAGES = 32  # maximum number of images in a request
-MAX_CHOICES = 16
+MAX_CHOICES = 16  # maximum number of completions for each prompt
 MAX_LOGPROBS = 20  # maximum number of likeliest tokens that are listed for each token of a completion
-# for a request to fill masks: maximum of `top` times the total number of characters in the texts
+# maximum of `top` times the total number of characters in a request to fill masks, to limit the size of the response
 MAX_FILLED = 5_000_000
 MAX_SEED = 2**63 - 1
 
@@ -55,7 +55,7 @@ def _check_temperature(value: float | None) -> float | None:
 
 
 def _check_unsupported(value: object) -> None:
-    """Accept the values of a field that change nothing, because clients send them by default."""
+    """Raise UserError for a value of an unsupported field, except for neutral values, which clients send by default."""
     if value not in (None, 0, "", {}):
         raise UserError("is not supported: leave this field out")
 
@@ -71,7 +71,8 @@ class StreamOptions(Body):
 class CompletionRequest(Body):
     """Request for text completion in OpenAI's format.
 
-    With `echo`, `max_tokens` may be 0: the answer then has the prompt, for example with its log-probabilities.
+    With `echo`, `max_tokens` may be 0. The response then contains only the prompt, for example with its
+    log-probabilities.
     """
 
     model: str
@@ -101,7 +102,7 @@ class CompletionRequest(Body):
 
 
 class ChatRequest(Body):
-    """Request for a chat, in OpenAI's format. The service refuses it."""
+    """Request for a chat in OpenAI's format. The service refuses it, because its models have no chat format."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -154,7 +155,7 @@ class ModelCard(Answer):
     pairs      true if the model classifies pairs of texts
     languages  source and target language of a translator
     mask       mask token that the model replaces by a word
-    threshold  minimum probability of a predicted label, for a model with several labels per item
+    threshold  minimum probability of a predicted label, for a multi-label model
     """
 
     id: str
@@ -199,7 +200,7 @@ class LanguagesRequest(KeyedBody):
 
 
 class FrontendSettings(Answer):
-    """Settings that LibreTranslate's web page and browser extensions ask for."""
+    """Settings that LibreTranslate's web page and browser extensions request."""
 
     apiKeys: bool
     charLimit: int
@@ -232,10 +233,12 @@ class Language(Answer):
 class ClassifyRequest(Body):
     """Request to classify texts, pairs of texts, or images. An image is a file encoded in base64.
 
-    A result is a list of labels with probabilities; for a model that predicts a number, an object with this `value`.
+    The result for an item is a list of labels with probabilities. For a model that predicts a number, the result is an
+    object with the field `value`.
 
-    top        number of labels; without it one, or all over the threshold for a model with several labels per item
-    threshold  minimum probability of a label, for such a model
+    top        number of labels to return. By default, one label; for a multi-label model, all labels above the
+               threshold
+    threshold  minimum probability of a label, for a multi-label model. By default, the threshold of the model
     """
 
     model: ModelName = None
@@ -259,9 +262,14 @@ class FillRequest(Body):
 
 
 class AnswerRequest(Body):
+    """Question with its context, or a list of questions with a list of their contexts or one context for all.
+
+    For a list, the results have a list of answers for each question.
+    """
+
     model: ModelName = None
-    question: str
-    context: str
+    question: str | Texts
+    context: str | Texts
     nbest: Annotated[int, Field(ge=1, le=100)] = 1
     max_answer: Annotated[int, Field(ge=1, le=1000)] = 30
     null_threshold: Annotated[float | None, Field(ge=-1e9, le=1e9)] = None
@@ -280,7 +288,7 @@ class AttendRequest(Body):
     """Request for the attention maps of one input: a text, or an image file encoded in base64.
 
     pair    second text of a pair, or the context of a question
-    target  translation to use, for a translator; without it, the model's own translation
+    target  translation of the text, for a translator. By default, the model translates the text
     """
 
     model: str
@@ -298,8 +306,8 @@ class Next(Answer):
 class Attended(Answer):
     """Attention maps of an input.
 
-    panel  the maps in the data format of the page's scripts
-    next   the likeliest next tokens, for a language model
+    panel  attention maps in the data format that the scripts of the web page read
+    next   likeliest next tokens, for a language model
     """
 
     model: str
@@ -310,7 +318,8 @@ class Attended(Answer):
 class RunCard(Answer):
     """Description of a training run.
 
-    `seconds` is the time since the last measurement, or None if nothing was measured yet.
+    finished  true if training is finished
+    seconds   time since the last entry of metrics.jsonl, in seconds; null if there is no entry yet
     """
 
     name: str
@@ -323,7 +332,7 @@ class RunList(Answer):
 
 
 class Curve(Answer):
-    """Learning curve: measured values with their training steps, in order. A long curve is reduced to fewer points."""
+    """Learning curve of a metric: values and their training steps, in order. Long curves have fewer points."""
 
     metric: str
     split: Literal["training", "validation"]

@@ -1,6 +1,6 @@
 """Server processes of the service: startup, supervision and shutdown.
 
-There is a single process, or several processes that share a socket.
+The service runs in a single process, or in several processes that share a socket.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from manyheads.service.state import LOCAL, Limits, Service
 from manyheads.tasks.loading import load
 from manyheads.tasks.verbs import SERVED
 
-# for the computation of attention maps: name of the queue in the metrics, and maximum length of the queue
+# Queue of requests for attention maps: its name in the metrics, and its maximum length.
 ATTENTION_QUEUE, MAX_ATTENTION = "(attention)", 32
-IMAGE_QUEUE = "(images)"  # for the decoding of images: name of the queue in the metrics
+IMAGE_QUEUE = "(images)"  # name in the metrics of the queue of images to decode
 MAX_CONNECTIONS = 1000  # maximum number of connections per process; further requests get status 503
 HEAD_BYTES = 32_768
 RESTART_SECONDS = 2.0  # seconds from the death of a server process until it is restarted
-KILL_SECONDS = 5.0  # seconds that a process has to stop by itself after the time `grace`, before it is killed
+KILL_SECONDS = 5.0  # A process that is still running this number of seconds after the time `grace` is killed.
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,10 @@ class Settings:
     models     directories of the models, by name
     languages  source and target language of translators, by model name
     detector   name of the model for language detection
+    workers    number of server processes
     watched    directories of training runs whose learning curves are shown, by name
-    threads    number of threads in each process; None: the processors are divided evenly
+    threads    number of threads in each process. By default, the processors are divided evenly among the processes
+    token      access token that clients must send. By default, no token is required
     grace      maximum time in seconds to finish accepted requests after a signal to stop
     """
 
@@ -84,7 +86,10 @@ def is_local(host: str) -> bool:
 
 
 def _names(host: str) -> tuple[str, ...]:
-    """Return the host names that requests may contain (`Service.names`), for a service at this address."""
+    """Return the host names that requests may contain, for a service that listens on the address `host`.
+
+    The result is empty, so that any name is allowed, if other machines can reach the service (see `Service.names`).
+    """
     return tuple(dict.fromkeys((*LOCAL, _in_url(host)))) if is_local(host) else ()
 
 
@@ -93,10 +98,11 @@ def _in_url(host: str) -> str:
 
 
 def run(settings: Settings, announce: Callable[[str], None] = lambda _: None) -> None:
-    """Serve until a signal to stop arrives.
+    """Run the service until a signal to stop arrives.
 
-    `announce` receives a line with the address as soon as the service answers requests. Raises UserError for a model
-    that cannot be served.
+    announce  function that receives a line with the address as soon as the service answers requests
+
+    Raises UserError for a model that cannot be served.
     """
     if not is_local(settings.host) and not settings.token:
         raise UserError(
@@ -118,9 +124,9 @@ def run(settings: Settings, announce: Callable[[str], None] = lambda _: None) ->
 
 
 def _socket(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound to the address and port.
+    """Return a socket that is bound to an address and a port. Raises UserError if the port is in use.
 
-    It is bound before any model is loaded, so that a port in use is reported immediately.
+    The service calls this function before it loads a model, so that the error appears immediately.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
@@ -213,8 +219,8 @@ def _work(
     settings: Settings, listening: socket.socket, started: Callable[[], None], pulse: Pulse | None = None
 ) -> None:
     """Run one server process until it receives a signal to stop."""
-    # SIGHUP signals that arrive while the models are loaded. The models are then loaded again, because their files may
-    # have changed.
+    # Signals SIGHUP that arrived while the models were being loaded. If there is one, the models are loaded again,
+    # because their files may have changed.
     hangups: list[int] = []
     signal.signal(signal.SIGHUP, lambda number, _: hangups.append(number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGHUP])
@@ -242,9 +248,9 @@ def _work(
 
 
 def _worker(settings: Settings, listening: socket.socket, parent: Connection) -> None:
-    """Run one of several server processes.
+    """Run one of several server processes. It stops if its parent process dies.
 
-    It reports readiness or an error to the parent process, and stops if the parent dies.
+    parent  connection to the parent process, to which readiness or an error at startup is reported
     """
     configure(settings.log_level)
 
@@ -284,7 +290,7 @@ class _Workers:
 
     def __init__(self, settings: Settings, listening: socket.socket) -> None:
         self._settings, self._listening = settings, listening
-        # Processes are spawned, not forked, because a forked process would lack the threads that PyTorch computes with.
+        # Spawn the processes. A forked process would not have the threads with which PyTorch computes.
         self._context = multiprocessing.get_context("spawn")
         self._running: dict[SpawnProcess, Connection] = {}
         self._signals: list[int] = []  # stop signals that this process has received, as signal numbers
@@ -349,9 +355,9 @@ class _Workers:
 
 
 def _supervise(settings: Settings, listening: socket.socket, serving: Callable[[], None]) -> None:
-    """Serve with several processes until a signal to stop arrives.
+    """Run several server processes until a signal to stop arrives.
 
-    The callback `serving` is called when all processes are ready.
+    serving  function that is called when all processes are ready
     """
     with tempfile.TemporaryDirectory(prefix="manyheads-metrics-") as counts:
         os.environ[MULTIPROCESS] = counts

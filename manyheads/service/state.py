@@ -26,7 +26,7 @@ class Limits:
     characters    maximum number of characters in all texts of a request, and in all texts of a batch
     body_seconds  maximum time in seconds for the arrival of a body
     deadline      maximum time in seconds for a response
-    max_waiting   maximum length of a model's queue in texts; further requests get status 429
+    max_waiting   maximum number of texts in a model's queue. Further requests get status 429
     max_items     maximum number of texts in a batch
     rows          maximum number of texts that a language model generates at once
     positions     maximum number of tokens in all texts that a language model generates at once
@@ -51,13 +51,14 @@ class Service:
     """Models, limits and queues that all routes of the service share.
 
     attention_queue  queue for the computation of attention maps, one input at a time
-    image_queue      queue for image decoding, one image at a time, because decoding needs much memory; no model waits
-                     for it
+    image_queue      queue for image decoding, one image at a time, because decoding needs much memory. It is separate
+                     from the queues of the models, so that models do not wait for images
     runs             training runs whose learning curves are shown
-    names            allowed host names in requests if only local clients are served; empty: any name is allowed
-    token            access token that clients must send; None: no token is required
-    detector         name of the model for language detection
-    draining         true after a signal to stop: accepted requests are finished, new requests get an error
+    names            host names that requests may contain, for a service that only local clients can reach. If empty,
+                     any name is allowed
+    token            access token that clients must send. If None, no token is required
+    detector         name of the model for language detection. If None, languages are not detected
+    draining         True after a signal to stop. Accepted requests are finished, and new requests get an error
     """
 
     registry: Registry
@@ -82,12 +83,16 @@ class Service:
         self, request: Request, served: Served, method: Callable[..., Results], items: Items, field: str,
         **options: object,
     ) -> Results:  # fmt: skip
-        """Return the result of a method of the model's predictor for each item.
+        """Return the results of a method of the model's predictor, one for each item.
 
         The items may share a batch with items of other requests.
+
+        request  HTTP request. If its client disconnects, the computation is canceled
+        field    field of the request that contains the items, for error messages
+        options  further keyword arguments of the method
         """
         self.check_length(items, field)
-        if not items:  # A worker never answers a request without items.
+        if not items:  # Do not submit a request without items: the worker would never finish it.
             return []
         assert isinstance(served.worker, Batcher)
         key = (method, *sorted(options.items()))

@@ -1,4 +1,7 @@
-"""Handlers for commands such as classify or fill, in plain JSON: results have the order of the texts in the request."""
+"""Handlers of routes for commands such as classify or fill, in plain JSON.
+
+The results in a response have the order of the texts in the request.
+"""
 
 from __future__ import annotations
 
@@ -66,9 +69,7 @@ def _prediction(prediction: float | list[Label]) -> object:
 
 
 def _check_fields(served: Served, payload: schemas.ClassifyRequest) -> None:
-    """Raise Refused if a required field of the request is missing, or if the request has a field that the model does
-    not use.
-    """
+    """Raise Refused if a field that the model requires is missing, or if the model does not use a field."""
     predictor, both = served.predictor, ["texts", "pairs"]
     if predictor.reads == "images":
         reads, needs, takes = "images", ["images"], ["images"]
@@ -93,8 +94,8 @@ async def decode_images(
 ) -> tuple[Served, list[NDArray[np.uint8]]]:
     """Return a model, and the images of a request (files in base64) as pixels in the model's input size.
 
-    The images are decoded in a separate queue, because decoding in the model's queue would make all models wait. If the
-    model is reloaded meanwhile, the images are decoded again for the new version.
+    The images are decoded in a separate queue, because all models would wait if an image were decoded in a model's
+    queue. If the model is reloaded meanwhile, the images are decoded again for the new version.
     """
     if len(images) > schemas.MAX_IMAGES:
         raise Refused(400, f"found {len(images)} images: expected at most {schemas.MAX_IMAGES}", field=field)
@@ -157,10 +158,19 @@ async def rerank(service: Service, payload: vector_schemas.RerankRequest, reques
 async def answer(service: Service, payload: schemas.AnswerRequest, request: Request) -> Reply:
     served = service.registry.of(payload.model, "answer")
     options = {"nbest": payload.nbest, "max_answer": payload.max_answer, "null_threshold": payload.null_threshold}
-    try:
-        served.predictor.check_question(payload.question)
-    except UserError as error:
-        raise Refused(400, str(error), field="question", code="invalid_value") from None
-    pair = (payload.question, payload.context)
-    (predictions,) = await service.compute(request, served, served.predictor.answer, [pair], "context", **options)
-    return schemas.Results(model=served.name, results=[prediction._asdict() for prediction in predictions])
+    single = isinstance(payload.question, str)
+    questions = [payload.question] if isinstance(payload.question, str) else payload.question
+    contexts = [payload.context] * len(questions) if isinstance(payload.context, str) else payload.context
+    if len(contexts) != len(questions):
+        fault = f"found {len(contexts)} for {len(questions)} questions: expected one for each, or one string for all"
+        raise Refused(400, fault, field="context")
+    for index, question in enumerate(questions):
+        try:
+            served.predictor.check_question(question)
+        except UserError as error:
+            field = "question" if single else f"question.{index}"
+            raise Refused(400, str(error), field=field, code="invalid_value") from None
+    pairs = list(zip(questions, contexts, strict=True))
+    predictions = await service.compute(request, served, served.predictor.answer, pairs, "context", **options)
+    results = [[found._asdict() for found in ranked] for ranked in predictions]
+    return schemas.Results(model=served.name, results=results[0] if single else results)

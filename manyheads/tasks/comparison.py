@@ -21,11 +21,14 @@ MIN_BOOTSTRAP_ITEMS = 10
 def compare(
     first: Predictor | str | Path, second: Predictor | str | Path, data: object = None, *, skip_bad_lines: bool = False
 ) -> JsonObject:
-    """Compare two models, given as predictors or as their directories, on the same test data.
+    """Compare two models on the same test data.
 
-    Returns the metrics of both models, a paired bootstrap test, the number of items that became better and worse, and
-    the items that changed by the largest amount. With fewer than 10 items the test has no p_value. Raises UserError if
-    the models do different tasks or have different test data.
+    first, second  models, as predictors or as paths of their directories
+    data           test data. By default, the test data of the training runs
+
+    Returns the metrics of both models, a paired bootstrap test, the number of items on which the second model is better
+    and worse, and the items with the largest differences. With fewer than 10 items the test has no p_value. Raises
+    UserError if the models do different tasks or have different test data.
 
         >>> comparison = manyheads.compare(classifier, classifier, "labeled.tsv")
         >>> comparison["better"], comparison["worse"]

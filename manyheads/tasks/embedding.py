@@ -88,6 +88,17 @@ def embed_pixels(predictor: Embedder, images: Tensor, layer: int | None, pool: P
     return [Embedded(vector.numpy(), found.shape[1]) for vector in vectors]
 
 
+def vectors_of(found: list[Embedded], single: bool, as_array: bool) -> NDArray[np.float32] | Embedded | list[Embedded]:
+    """Return embeddings as an array (N, D), or as a list. For a single item, return (D,) or its embedding."""
+    if not as_array:
+        return found[0] if single else found
+    if any(vector.ndim > 1 for vector, _ in found):
+        raise UserError('as_array needs one vector for each item: choose another pool than "tokens"')
+    if not found:
+        raise UserError("as_array needs one item or more, found none")
+    return found[0].vector if single else np.stack([vector for vector, _ in found])
+
+
 def label_scores(
     train: NDArray[np.float32], train_labels: Sequence[str], test: NDArray[np.float32], test_labels: Sequence[str]
 ) -> Metrics:

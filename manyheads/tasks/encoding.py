@@ -20,7 +20,11 @@ CHUNK_TEXTS = 2000  # number of texts that are passed to the tokenizer at once
 
 @dataclass(frozen=True)
 class Encoded:
-    """Token ids of texts or pairs of texts, with special tokens. `segments` is None for single texts."""
+    """Token ids of texts or pairs of texts, with special tokens.
+
+    ids       token ids of each text or pair
+    segments  segment ids of each pair: 0 for the first text, 1 for the second; None for single texts
+    """
 
     ids: list[NDArray[np.int32]]
     segments: list[NDArray[np.int32]] | None
@@ -40,7 +44,7 @@ class Encoded:
 
 
 def unknown_token(tokenizer: Tokenizer) -> str | None:
-    """Return the token that stands for characters outside of the vocabulary, or None if there is none."""
+    """Return the token to which a tokenizer converts unknown characters or words, or None if it has no such token."""
     model = tokenizer.model
     return model.unk_token if isinstance(model, BPE | WordLevel | WordPiece) else None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,9 +17,12 @@ from torch import Tensor
 from manyheads.calls import checked_methods, shown
 from manyheads.core.config import TargetKind
 from manyheads.data.readers.splits import Data
+from manyheads.data.readers.tables import is_table
+from manyheads.data.table_writer import Layout, has_bytes, schema_of, table_writer
 from manyheads.errors import UserError
 from manyheads.files import JsonObject, replacing
 from manyheads.runs.result import metrics_html
+from manyheads.tasks.tables import check_added, rows_at
 from manyheads.training.record import Metrics, add_own_run, is_own_run
 from manyheads.training.run_directory import run_record
 
@@ -34,7 +36,7 @@ logger = logging.getLogger(__name__)
 D = TypeVar("D", bound=Data)
 RESAMPLES = 1000
 NO_LABEL = "no label"
-MAX_PICTURES = 48  # maximum number of images in a sheet of wrong images
+MAX_PICTURES = 48  # maximum number of wrongly classified images in a picture of errors
 
 
 def values(metrics: Metrics) -> dict[str, float]:
@@ -47,9 +49,9 @@ def values(metrics: Metrics) -> dict[str, float]:
 
 
 class Counts(NamedTuple):
-    """Number of items that are rightly predicted, predicted, and present in the reference, for one label.
+    """Counts for one label: items that are correctly predicted, predicted, and in the reference.
 
-    A ratio whose denominator is zero has the value 0, as in conlleval.
+    A ratio of counts whose denominator is zero has the value 0, as in conlleval.
     """
 
     right: int
@@ -76,17 +78,32 @@ class Counts(NamedTuple):
         }  # fmt: skip
 
 
+class Located(Protocol):
+    """Data set whose items have a location: a line of a file, or a place such as the path of an image."""
+
+    @property
+    def file(self) -> Path | None: ...
+    @property
+    def lines(self) -> Sequence[int]: ...
+    def place(self, index: int, /) -> str: ...
+
+
 @checked_methods
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Result of a model on test data, with one entry per item (such as a text or an image).
+    """Result of a model on test data. The lists have one element per item, such as a text or an image.
 
-    quality  score of each output, higher is better. By default 1.0 if the output is right and 0.0 if it is wrong.
-    metrics  metrics over all items
-    unit     name of the quality score
-    confidences  probability of each output, or its error; with several labels, those of the missed and false labels
+    inputs       items, or the paths of images
+    outputs      predictions of the model
+    references   correct outputs
+    quality      score of each output; higher is better. By default, it is 1.0 for a correct and 0.0 for a wrong output
+    metrics      metrics over all items
+    unit         name of the quality score
+    confidences  probability of each output. For a regression, the error; for several labels per item, the
+                 probabilities of the missed and of the wrongly predicted labels
     measure      name of the confidences
-    image    function that returns the image of an item, if the items are images
+    image        function that returns the image of an item, if the items are images
+    data         data set that contains the items; None if it is unknown
     """
 
     # name of the values that the method `ranks` returns; an empty string means that the name is `unit`
@@ -101,6 +118,7 @@ class EvaluationResult:
     confidences: Sequence[float | str] = field(default_factory=list, kw_only=True)
     measure: str = field(default="probability", kw_only=True)
     image: Callable[[int], Image.Image] | None = field(default=None, kw_only=True, compare=False)
+    data: Located | None = field(default=None, kw_only=True, compare=False)
 
     def __repr__(self) -> str:
         scores = ", ".join(f"{name} {value:.4f}" for name, value in values(self.metrics).items())
@@ -110,48 +128,86 @@ class EvaluationResult:
         return metrics_html(self.metrics)
 
     def errors(self) -> list[tuple[int, str, str, str, float | str]]:
-        """Return the index, input, true output, prediction and confidence of the wrong predictions, the worst first."""
+        """Return the wrong predictions, worst first: index of the item, input, reference, output and confidence."""
         rows = zip(range(len(self.inputs)), self.inputs, self.references, self.outputs, self.confidences, strict=True)
         wrong = [row for row in rows if row[2] != row[3]]
         return sorted(wrong, key=lambda row: (self.quality[row[0]], -row[4] if isinstance(row[4], float) else 0))
 
     def save_errors(self, path: str | Path) -> None:
-        """Write the wrong predictions as a table (.csv), or the first wrong images as a sheet of pictures (.png)."""
+        """Write the wrong predictions to a table, or the first wrongly classified images to a picture (.png).
+
+        The table is a .csv, .tsv, .jsonl or .parquet file. It has the number of each row, from 1, all its columns
+        except files as bytes, the truth, the prediction and its probability.
+        """
         from manyheads.analysis.figures.confusion import draw_sheet
 
         errors = self.errors()
-        if Path(path).suffix.lower() == ".csv":
-            with replacing(Path(path)) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-                csv.writer(file).writerows([("input", "truth", "prediction", self.measure), *(e[1:] for e in errors)])
-            return
+        if Path(path).suffix.lower() != ".png":
+            return self._save_table(Path(path), errors)
         assert self.image is not None
         pictures = [
             (self.image(e[0]), f"{e[2] or NO_LABEL} as {e[3] or NO_LABEL}, {e[4]}") for e in errors[:MAX_PICTURES]
         ]
         draw_sheet(path, pictures)
 
+    def _save_table(self, path: Path, errors: Sequence[tuple[int, str, str, str, float | str]]) -> None:
+        places = self._places([error[0] for error in errors])
+        rows: list[JsonObject] = []
+        for place, (index, _, truth, output, _) in zip(places, errors, strict=True):
+            rows.append({**place, "truth": truth or NO_LABEL, "prediction": output or NO_LABEL, **self._scores(index)})
+        columns = list(dict.fromkeys(name for row in rows for name in row)) or ["truth", "prediction", self.measure]
+        suffix = path.suffix.lower()
+        schema = schema_of(path, rows) if suffix == ".parquet" else None
+        with replacing(path) as temporary, table_writer(temporary, suffix, Layout(columns, {}, schema)) as write:
+            write(rows)
+
+    def _scores(self, index: int) -> JsonObject:
+        """Return the confidences of an item, by the names of their columns in a table."""
+        return {self.measure: self.confidences[index]}
+
+    def _places(self, indices: Sequence[int]) -> list[JsonObject]:
+        """Return the row of the data for each item: of a table, of data in memory, or a file of a folder."""
+        file = None if self.data is None else self.data.file
+        if self.data is None or file is None or file.is_dir() or not self.data.lines:
+            return [self._file_of(index, file) for index in indices]
+        lines = [self.data.lines[index] for index in indices]
+        if not (file.is_file() and is_table(file)):
+            return [{"row": line, "input": self.inputs[i]} for i, line in zip(indices, lines, strict=True)]
+        found, added = rows_at(file, lines), ["row", "truth", "prediction", *self._scores(0)]
+        check_added(file, {name for _, cells in found.values() for name in cells}, added)
+        plain = ({name: cell for name, cell in found[line][1].items() if not has_bytes(cell)} for line in lines)
+        return [{"row": found[line][0], **cells} for line, cells in zip(lines, plain, strict=True)]
+
+    def _file_of(self, index: int, folder: Path | None) -> JsonObject:
+        """Return the file of an item, relative to the folder of the data, and the item itself if it is a text."""
+        place = Path(self.inputs[index] if self.data is None else self.data.place(index))
+        file = {"file": str(place.relative_to(folder))} if folder and place.is_relative_to(folder) else {}
+        return file if file and self.image is not None else {**file, "input": self.inputs[index]}
+
     @property
     def ranks(self) -> list[float]:
-        """Return a value for each item, such as the probability of the right output.
+        """Return a value for each item, such as the probability of the correct output.
 
-        A comparison of two models sorts the items by the difference of this value.
+        A comparison of two models sorts the items by the difference of this value between the models.
         """
         return self.quality
 
     def bootstrap(self, other: EvaluationResult) -> JsonObject:
         """Compare this result with `other` by a paired bootstrap test (Koehn 2004) with 1,000 resamples of the items.
 
-        Returns the mean quality score of both results, their difference and its p-value. The p-value is the fraction of
-        resamples whose difference lies as far from the observed difference as zero does.
+        Returns the mean quality score of both results, their difference with its 95% interval, and its p-value. The
+        p-value is the fraction of resamples whose difference lies as far from the observed difference as zero does.
         """
         first, second = np.array(self.quality), np.array(other.quality)
         change = second - first
         random, items = np.random.default_rng(1), len(change)
         resampled = np.array([change[random.integers(items, size=items)].mean() for _ in range(RESAMPLES)])
+        low, high = np.quantile(resampled, (0.025, 0.975)).tolist()
         extreme = np.abs(resampled - change.mean()) >= abs(change.mean())
         return {
             self.unit: {
                 "first": float(first.mean()), "second": float(second.mean()), "difference": float(change.mean()),
+                "low": low, "high": high,
                 "p_value": float((extreme.sum() + 1) / (RESAMPLES + 1)), "resamples": RESAMPLES,
             }
         }  # fmt: skip
@@ -160,11 +216,11 @@ class EvaluationResult:
 @checked_methods
 @dataclass(frozen=True, repr=False)
 class LabelEvaluation(EvaluationResult):
-    """Result of a classifier on test data. The inputs are items such as texts, the outputs and references are labels.
+    """Result of a classifier on test data. The outputs and references are labels.
 
-    probabilities  probability that the model gives to the right label of each item. A comparison of two models sorts
-                   the items by the difference of this probability.
-    kind           "multi-label": an item may have several labels, joined by "|"
+    probabilities  probability that the model assigns to the correct label of each item. A comparison of two models
+                   sorts the items by the difference of this probability
+    kind           "classes" for one label per item; "multi-label" for several labels per item, joined by "|"
     """
 
     ranked_by: ClassVar[str] = "probability of the right label"
@@ -176,7 +232,12 @@ class LabelEvaluation(EvaluationResult):
     def of(
         cls, inputs: list[str], truth: Sequence[str], labels: Sequence[str], scores: Tensor, metrics: Metrics
     ) -> LabelEvaluation:
-        """Build the result from the right label of each item and the log-probabilities of all labels, (N, L)."""
+        """Create the result of a classifier with one label per item.
+
+        truth   correct label of each item
+        labels  labels of the model, in class order
+        scores  (N, L) log-probabilities of all labels
+        """
         outputs = [labels[i] for i in scores.argmax(1)]
         probabilities = [float(row[labels.index(label)].exp()) for row, label in zip(scores, truth, strict=True)]
         right = [float(output == label) for output, label in zip(outputs, truth, strict=True)]
@@ -187,10 +248,15 @@ class LabelEvaluation(EvaluationResult):
     def ranks(self) -> list[float]:
         return self.probabilities
 
-    def by_label(self) -> list[JsonObject]:
-        """Return the item count, precision, recall and F1 of each label. A ratio without items has the value 0.
+    def _scores(self, index: int) -> JsonObject:
+        truth = {"truth_probability": round(self.probabilities[index], 4)} if self.kind == "classes" else {}
+        return {**super()._scores(index), **truth}
 
-        The recall of a label is also its accuracy: the fraction of its items that the model recognizes.
+    def by_label(self) -> list[JsonObject]:
+        """Return the item count, precision, recall and F1 of each label, as one dictionary per label.
+
+        The recall of a label is also its accuracy: the fraction of its items that the model recognizes. A ratio whose
+        denominator is zero has the value 0.
         """
         from manyheads.data.readers.labeled import label_order, label_sets
 
@@ -201,7 +267,7 @@ class LabelEvaluation(EvaluationResult):
         return [Counts(right[label], found[label], expected[label]).row(label) for label in labels]
 
     def confusion(self) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-        """Return the labels that occur, and the number of items for each true label (row) and predicted label."""
+        """Return the confusion matrix: the labels that occur, and the item counts (true label, predicted label)."""
         from manyheads.data.readers.labeled import label_order
 
         labels = label_order({*self.references, *self.outputs})
@@ -241,10 +307,10 @@ def record_of(model: Path) -> JsonObject:
 
 
 def trust(model: str | Path) -> None:
-    """Allow Manyheads to open the data files that result.json names, even if the run was made on another machine.
+    """Allow Manyheads to open the data files that a run's result.json names, even if the user has not trained the run.
 
-    By default they are opened only for runs of this machine. Raises UserError if result.json does not describe the
-    training data.
+    By default, these files are opened only for runs that the user has trained on this machine. Raises UserError if
+    result.json does not describe the training data.
     """
     if not (data := record_of(Path(model)).get("data")):
         raise UserError(f"{model}: found no result.json with the paths of its data, so there is nothing to trust")
@@ -261,16 +327,17 @@ def scored_data(
     split: str = "test",
     **settings: Any,
 ) -> D:
-    """Return the data that a model is evaluated on.
+    """Return the data on which a model is evaluated.
 
-    By default these are the data of its training run. If `data` is given, it is read with the options of the training
-    run; it is a path, or data in memory as `manyheads.train` accepts them. Raises UserError if the run was made on
-    another machine and its record names files, unless `trust` was called.
-
+    data        path, or data in memory as `manyheads.train` accepts them. They are read with the options of the
+                training run. By default, the data of the training run are used
     unrecorded  data source that reads `data` if the model has no record of its training data. Its class may be
                 outside of this package
     labels      labels of the model
+    split       split of the training run's data
     settings    options of the data source that replace the options of the training run
+
+    Raises UserError if the record of a run that this user has not trained names files, unless `trust` was called.
     """
     from manyheads.data.sources.recorded import recorded_data
 

@@ -1,4 +1,7 @@
-"""Description of a task: its verb, recipes and predictors. All tables of tasks follow from it, without torch."""
+"""Description of a task: its verb, recipes and predictors. All tables of tasks are derived from these descriptions.
+
+This module does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ PUBLISHED = "reproduce results on published data sets"
 
 
 class PredictorRow(NamedTuple):
-    """Class of predictors, and conditions for the models that use it.
+    """Class of predictors, with the conditions for the models for which it is used.
 
     predictor  "module.below.tasks:Class". It is imported on first use, so that a translator, for example, starts
                without the code for images.
@@ -30,11 +33,12 @@ class PredictorRow(NamedTuple):
 class TaskInfo:
     """Description of a task.
 
-    verb        command that applies its models, such as "translate"
-    name        name of the folder of the task, whose module `recipes` has its recipes
-    families    families of recipes, with a description, by heading. A family is a recipe, its variants
+    verb        command that applies the trained models of the task, such as "translate"
+    name        name of the folder of the task, whose module `recipes` contains its recipes
+    families    heading -> name of a family of recipes -> description. A family is a recipe, its variants
                 (`FAMILY/...`), or both
-    predictors  classes of predictors. The first row of all tasks that fits a model determines its class
+    predictors  classes of predictors. A model gets the class of the first row, among the rows of all tasks, whose
+                conditions it fulfills
     served      True if the HTTP service has a route for the verb
     """
 

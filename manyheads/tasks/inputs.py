@@ -1,4 +1,4 @@
-"""Inputs of the verbs: one item, or several items in a list, a column of a frame, an array or a generator."""
+"""Conversion of the inputs that users give to a predictor: one item, or a list, column, array or generator of items."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ Texts = list[str] | tuple[str, ...] | Iterator[str] | Column
 
 
 def rows_of(given: object, name: str = "text", kinds: Mapping[type[object], str] = STRING) -> tuple[list[Any], bool]:
-    """Return the items that a user gives to a verb as a list, and True if they were given as a single item.
+    """Return the items that a user gives to a predictor as a list, and True if the user gave a single item.
 
-    Lists, tuples, Series, arrays and generators are lists of items. Raises UserError for a frame or a dictionary, whose
-    items would be the names of its columns, and ItemError for an item of a wrong type.
-
+    given  one item, or a list, tuple, Series, array or generator of items
     name   name of an item in messages
-    kinds  types of an item, with their descriptions in messages; a list or a tuple is never a single item
+    kinds  types of an item, with their descriptions for messages. A list or a tuple is never a single item
+
+    Raises UserError for a frame or a dictionary, whose items would be the names of its columns, and ItemError for an
+    item of a wrong type.
     """
     types, described = tuple(kinds), " or ".join(kinds.values())
     if isinstance(given, types) and not isinstance(given, list | tuple):
@@ -64,7 +65,10 @@ def rows_of(given: object, name: str = "text", kinds: Mapping[type[object], str]
 
 
 def equal_rows(given: object, others: object, names: tuple[str, str]) -> tuple[list[str], list[str], bool]:
-    """Return two lists of equal length from two strings or two lists of strings, and True for two strings."""
+    """Return two inputs as lists of equal length, and True if the user gave two single strings.
+
+    names  names of an item of each input in messages
+    """
     (first, single), (second, other) = rows_of(given, names[0]), rows_of(others, names[1])
     if single != other:
         raise UserError(f"found one {names[0 if single else 1]}, but a list of {names[1 if single else 0]}s")

@@ -9,17 +9,17 @@ from typing import Any, Literal, TypeAlias
 
 from manyheads.calls import checked
 from manyheads.core.config import Precision
-from manyheads.core.runtime import prepare
+from manyheads.core.runtime import check_device, prepare
 from manyheads.directory import load as load_directory
 from manyheads.errors import UserError
 from manyheads.models.presets import FAMILIES
 from manyheads.tasks.table import PREDICTORS
 
-Method: TypeAlias = Callable[..., Any]  # its arguments and results depend on the class of the predictor
+Method: TypeAlias = Callable[..., Any]  # method of a predictor, with the arguments and results of its class
 
 
 class LoadedModel(Any):  # type: ignore[misc]  # Subclasses of Any have further attributes, of any type.
-    """Model that `load` returns, for editors: it has the methods that `verbs` names, and more."""
+    """Type hint for the predictor that `load` returns, which has the methods that `verbs` names, and others."""
 
     verbs: tuple[str, ...]
     supported: tuple[str, ...]
@@ -36,6 +36,7 @@ class LoadedModel(Any):  # type: ignore[misc]  # Subclasses of Any have further 
     path: Path
     translate: Method
     classify: Method
+    predict_proba: Method
     tag: Method
     answer: Method
     fill: Method
@@ -51,20 +52,27 @@ class LoadedModel(Any):  # type: ignore[misc]  # Subclasses of Any have further 
 
 
 @checked
-def load(model: str | Path, *, precision: Precision = "float32", threads: int | None = None) -> LoadedModel:
+def load(
+    model: str | Path, *, precision: Precision = "float32", threads: int | None = None, device: str | None = None
+) -> LoadedModel:
     """Load a run directory, a model directory, or `hub:OWNER/NAME[@REVISION]` as a predictor.
 
     A predictor is an object that makes predictions with the model.
 
     precision  number format of the computation, "float32" or "bf16" (bfloat16)
-    threads    number of CPU threads; None: PyTorch's default
+    threads    number of CPU threads. By default, PyTorch chooses it
+    device     "cpu", "cuda", or a GPU by its number, such as "cuda:1". By default, the first GPU, or the CPU if there
+               is no GPU
 
-    Raises UserError if the model can make no predictions by itself.
+    Raises UserError if the model has no head with which it could make predictions, and for a device that this machine
+    lacks.
 
         >>> translator = manyheads.load("runs/translation")
         >>> translator.verbs
         ('translate', 'attend', 'lens', 'evaluate')
     """
+    if device is not None:
+        check_device(device)
     loaded = load_directory(model)
     head = loaded.model.head_name
     for row in PREDICTORS:
@@ -72,7 +80,7 @@ def load(model: str | Path, *, precision: Precision = "float32", threads: int | 
         if type(loaded.model).__name__ in models and head in row.heads:
             module, name = row.predictor.split(":")
             predictor: type[LoadedModel] = getattr(import_module(f"manyheads.tasks.{module}"), name)
-            return predictor(loaded, prepare(precision, threads))
+            return predictor(loaded, prepare(precision, threads, device=device))
     kind = f"{loaded.family} model" + (f" with the head {head!r}" if head else "")
     raise UserError(
         f"{model}: a {kind} makes no predictions by itself. Use it as the start of a training run, with --init."

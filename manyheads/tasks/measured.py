@@ -1,5 +1,6 @@
-"""Best results measured for each recipe, as written by `python -m lab.best_results` from the records of finished
-runs.
+"""Reader of the best measured results of each recipe.
+
+`python -m lab.best_results` writes their file from the records of finished runs.
 """
 
 from __future__ import annotations
@@ -12,16 +13,19 @@ from manyheads.files import JsonObject
 
 
 def measured(recipe: str) -> list[JsonObject]:
-    """Return at most eight results of a recipe. The best result is first; it is empty if nothing was measured.
+    """Return at most eight measured results of a recipe, best first. The list is empty if nothing was measured.
 
     A result has these entries:
 
-    metric, score, value  name of the main metric; its value as text, with the spread over seeds; and as a number
-    metrics               all metrics as text
-    time                  duration and machine of the training, such as `1.2 h, 1 core`
-    settings, options     differences from the recipe, as typed after `manyheads train RECIPE`
-    runs                  number of runs, which differ in their seed
-    rows                  instead of `runs`, number of rows of an ablation table
+    metric    name of the main metric
+    score     value of the main metric as text, with the spread over seeds
+    value     value of the main metric as a number
+    metrics   all metrics as text
+    time      duration and machine of the training, such as `1.2 h, 1 core`
+    settings  settings that differ from the recipe, as typed after `manyheads train RECIPE`
+    options   options that differ from the recipe, as typed after the settings
+    runs      number of runs, which differ only in their seed
+    rows      number of rows, for an ablation table; it replaces `runs`
     """
     return _all().get(recipe, [])
 

@@ -45,8 +45,11 @@ def outputs(
 
     The outputs are float32 tensors on the CPU, without gradients.
 
-    forward  function that computes the outputs of a batch from padded ids (B, T), lengths (B,) and, if given, segments
-             (B, T). If it returns an output for each token, the outputs at padding tokens are not removed.
+    forward   function that computes the outputs of a batch from padded ids (B, T), lengths (B,) and, if given, segments
+              (B, T). If it returns an output for each token, the outputs at padding tokens are not removed
+    ids       token ids of each text
+    padding   id of the padding token
+    segments  segment ids of each text
     """
     lengths = [len(row) for row in ids]  # type: ignore[arg-type]
     batches = token_batches(lengths, lengths, max([BATCH_TOKENS, *lengths]), seed=0, epoch=0)

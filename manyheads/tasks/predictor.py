@@ -21,7 +21,7 @@ from manyheads.core.runtime import ComputeConfig
 from manyheads.errors import UserError
 from manyheads.inference import CompiledModel, check, compile_model
 from manyheads.models.gpt import GPT
-from manyheads.tasks.embedding import Pool, embed_tokens
+from manyheads.tasks.embedding import Pool, embed_tokens, vectors_of
 from manyheads.tasks.encoding import encode
 from manyheads.tasks.inputs import Texts, rows_of
 from manyheads.tasks.targets import Shares
@@ -225,7 +225,7 @@ class TextPredictor(ModelWithTokenizer[M]):
 
     def embed(
         self, texts: str | Texts, *, layer: int | None = None, pool: Pool | None = None, prompt: str | None = None,
-        truncate: bool = False,
+        truncate: bool = False, as_array: bool = False,
     ) -> Any:  # fmt: skip
         """Return the embedding of every text, `Embedded`: a vector (D,) of unit length, and the number of tokens.
 
@@ -235,6 +235,7 @@ class TextPredictor(ModelWithTokenizer[M]):
         prompt    name of a prompt of a directory of sentence-transformers, which precedes every text. None: the
                   default prompt of the directory; "": no prompt
         truncate  true: cut texts that are longer than the model's limit; false: raise UserError for such texts
+        as_array  true: return the vectors alone, as an array (N, D), or (D,) for a single text
 
         A directory of sentence-transformers has its own limit of tokens. Without its module Normalize, and without
         `pool`, vectors do not have unit length. Raises UserError for other modules and other pooling modes.
@@ -251,7 +252,7 @@ class TextPredictor(ModelWithTokenizer[M]):
         prompted = [before + text for text in lines] if before else lines
         encoded = encode(own.tokenizer(self.tokenizer), prompted, None, limit, truncate=truncate)
         found = embed_tokens(self, encoded.ids, layer, pool or own.pool, own.normalize or pool is not None)
-        return found[0] if single else found
+        return vectors_of(found, single, as_array)
 
     def _tokenized(self, text: str, pair: str | None, truncate: bool) -> TokenizedText:
         return tokenized(self.tokenizer, text, pair, max_tokens=self._max_tokens, truncate=truncate)

@@ -16,7 +16,7 @@ RECIPES: dict[str, Recipe] = {
     for task in TASKS
     for name, recipe in import_module(f"manyheads.tasks.{task.name}.recipes").RECIPES.items()
 }
-# families of recipes, with their descriptions, by heading
+# heading of the list of recipes -> name of a family of recipes -> description
 FAMILIES = {
     heading: {name: about for task in TASKS for name, about in task.families.get(heading, {}).items()}
     for heading in (OWN_DATA, FINE_TUNED, PUBLISHED)
@@ -29,7 +29,7 @@ def variants(family: str) -> list[str]:
 
 
 def is_for_any_data(name: str) -> bool:
-    """Return True if a recipe is made for the user's own data, and not for a certain data set or experiment."""
+    """Return True if a recipe is meant for the user's data, not for a certain data set or experiment."""
     return name in FAMILIES[OWN_DATA] or name in FAMILIES[FINE_TUNED]
 
 

@@ -1,4 +1,4 @@
-"""All tasks, and the table of predictors that follows from them. Importing it imports neither torch nor recipes."""
+"""List of all tasks, and the table of predictors that is derived from it. This module does not import torch."""
 
 from __future__ import annotations
 

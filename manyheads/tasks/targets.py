@@ -24,7 +24,7 @@ from manyheads.errors import UserError, shown
 from manyheads.files import JsonMapping
 from manyheads.interop.labels import LabelValue, typed_labels
 from manyheads.runs.recipe import TargetConfig
-from manyheads.tasks.evaluation import EvaluationResult, LabelEvaluation
+from manyheads.tasks.evaluation import EvaluationResult, LabelEvaluation, Located
 from manyheads.training.loss import upcast
 from manyheads.training.objective import Better
 from manyheads.training.record import Metrics
@@ -36,7 +36,7 @@ _METRICS: dict[TargetKind, dict[str, Better]] = {
 }
 
 
-class LabeledItems(Protocol):
+class LabeledItems(Located, Protocol):
     """Data set of items with labels, such as `Labeled` and `ImageData`."""
 
     @property
@@ -45,7 +45,6 @@ class LabeledItems(Protocol):
     def target(self) -> TargetKind: ...
     @property
     def label_type(self) -> str: ...
-    def place(self, index: int, /) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ SHOWN_LABELS = 3  # maximum number of labels next to an attention map
 
 
 def shares(prediction: Prediction | list[Prediction]) -> Shares:
-    """Return the labels of an item with their probabilities. They are empty for a number."""
+    """Return the labels in a prediction with their probabilities; empty if the prediction is a number."""
     labels = prediction if isinstance(prediction, list) else []
     return tuple((str(label), label.probability) for label in labels if isinstance(label, Label))
 
@@ -77,10 +76,11 @@ def shares(prediction: Prediction | list[Prediction]) -> Shares:
 class Target:
     """Meaning of the logits (N, L) of a model.
 
+    kind        "classes" for one label per item, "multi-label" for several, "regression" for a number
     labels      names of the L logits
-    threshold   minimum probability of a predicted label, if an item may have several
-    positive    label that counts as positive in the F1 score of two classes; None: the second
-    weights     factor of the loss of each class, (L,); None: 1
+    threshold   minimum probability of a predicted label in a multi-label model
+    positive    label that counts as positive in the F1 score of two classes. By default, the second label
+    weights     factor of the loss of each class, (L,). By default, all factors are 1
     smoothing   label smoothing of the loss of classes
     label_type  type of the labels in the training data
     """
@@ -99,7 +99,10 @@ class Target:
         return typed_labels(self.labels, self.label_type)
 
     def typed(self, predictions: Sequence[Prediction], single: bool) -> list[Label] | list[list[Label]]:
-        """Return predicted labels in the type of the training data: of every item, or of a single item."""
+        """Convert predicted labels to the type that the labels have in the training data.
+
+        single  True if the user gave a single item, so that its labels are returned instead of a list of one item
+        """
         values: dict[LabelValue, LabelValue] = dict(zip(self.labels, self.values, strict=True))
         typed = [
             [Label(values[found.label], found.probability) for found in labels]
@@ -109,7 +112,10 @@ class Target:
         return typed[0] if single else typed
 
     def numbers(self, predictions: Sequence[Prediction], single: bool) -> float | list[float]:
-        """Return the predicted numbers of every item, or the number of a single item."""
+        """Return the predicted numbers as a list, or as a single number.
+
+        single  True if the user gave a single item
+        """
         numbers = [number for number in predictions if isinstance(number, float)]
         return numbers[0] if single else numbers
 
@@ -126,9 +132,10 @@ class Target:
         return _METRICS[self.kind]
 
     def truth(self, data: LabeledItems) -> Tensor:
-        """Return the class index (N,), the number (N,) or the 0 and 1 of each label (N, L) for each item of a data set.
+        """Return the targets of the items of a data set as a tensor.
 
-        Raises UserError, with the location in the data, for a label that the model does not have.
+        These are class indices (N,), numbers (N,) for a regression, or 0 and 1 for each label (N, L) for a multi-label
+        model. Raises UserError, with the location in the data, for a label that the model does not have.
         """
         if self.kind == "regression":
             return torch.tensor([float(number) for number in data.labels])
@@ -145,10 +152,11 @@ class Target:
         return truth
 
     def loss(self, logits: Tensor, truth: Tensor) -> Tensor:
-        """Return the sum over items of the cross-entropy, of the squared error, or of the mean over labels of the
-        binary cross-entropy.
+        """Return the loss of logits (N, L), summed over the N items.
 
-        A class weight multiplies the whole loss of an item, label smoothing included.
+        The loss of an item is the cross-entropy, the squared error for a regression, or the mean of the labels' binary
+        cross-entropies for a multi-label model. A class weight multiplies the whole loss of an item, including label
+        smoothing.
         """
         logits = upcast(logits)
         if self.kind == "regression":
@@ -162,7 +170,8 @@ class Target:
         total = F.cross_entropy(logits, truth, weights, reduction="sum")
         if not self.smoothing:
             return total
-        # PyTorch multiplies each smoothed probability by its label's weight, so that rare classes dominate.
+        # Multiply the loss of an item by the weight of its class. PyTorch would multiply each smoothed probability by
+        # the weight of its label, so that rare classes would dominate.
         item_weights = truth.to(logits) @ weights if truth.is_floating_point() else weights[truth]  # (N,)
         uniform = -logits.log_softmax(-1).mean(-1)
         return (1 - self.smoothing) * total + self.smoothing * (item_weights * uniform).sum()
@@ -180,10 +189,11 @@ class Target:
         return classification_metrics(logits.argmax(1).tolist(), truth.tolist(), self.labels, self.positive)
 
     def predictions(self, logits: Tensor, top: int | None = None, threshold: float | None = None) -> list[Prediction]:
-        """Return a number for each item, or its labels, most probable first.
+        """Return the predictions from logits (N, L): for each item a number, or its labels, most probable first.
 
-        top        number of labels; None: one, or with several labels per item, all over the threshold
-        threshold  minimum probability of a label; None: the threshold of the target
+        top        number of labels to return. By default, one label; for a multi-label model, all labels above the
+                   threshold
+        threshold  minimum probability of a label, for a multi-label model. By default, the threshold of this target
         """
         self.check(top, threshold)
         if self.kind == "regression":
@@ -198,17 +208,24 @@ class Target:
         ]
 
     def evaluation(self, inputs: list[str], data: LabeledItems, logits: Tensor, metrics: Metrics) -> EvaluationResult:
-        """Return the result of an evaluation. The metrics are those of `measure`, or the caller's."""
+        """Return the result of an evaluation on a data set.
+
+        inputs   inputs to show, such as texts or paths of images
+        logits   (N, L) logits of the model for the items
+        metrics  metrics over all items, such as the result of `measure`
+        """
         if self.kind == "classes":
-            return LabelEvaluation.of(inputs, data.labels, self.labels, logits.log_softmax(-1), metrics)
-        truth, found = self.truth(data), self.predictions(logits)
+            found = LabelEvaluation.of(inputs, data.labels, self.labels, logits.log_softmax(-1), metrics)
+            return replace(found, data=data)
+        truth, predicted = self.truth(data), self.predictions(logits)
         if self.kind == "regression":
             errors = (logits[:, 0] - truth).abs().tolist()
             return EvaluationResult(
-                inputs, [f"{number:.4f}" for number in found], list(data.labels), [-error for error in errors], metrics,
-                unit="negative absolute error", confidences=[round(error, 4) for error in errors], measure="error",
+                inputs, [f"{number:.4f}" for number in predicted], list(data.labels), [-error for error in errors],
+                metrics, unit="negative absolute error", confidences=[round(error, 4) for error in errors],
+                measure="error", data=data,
             )  # fmt: skip
-        outputs = [SEPARATOR.join(sorted(map(str, labels))) for labels in found if isinstance(labels, list)]
+        outputs = [SEPARATOR.join(sorted(map(str, labels))) for labels in predicted if isinstance(labels, list)]
         references = [SEPARATOR.join(sorted(labels)) for labels in label_sets(data.labels, data.target)]
         sure = (1 - (truth - logits.sigmoid()).abs()).mean(1).tolist()
         over = (logits.sigmoid() >= self.threshold).float()
@@ -221,8 +238,13 @@ class Target:
         quality = torch.where(total > 0, 2 * (truth * over).sum(1) / total.clamp(min=1), 1.0).tolist()
         return LabelEvaluation(
             inputs, outputs, references, quality, metrics, sure, self.kind, unit="F1 of the labels of an item",
-            confidences=wrong,
+            confidences=wrong, data=data,
         )  # fmt: skip
+
+    def probabilities(self, logits: Tensor) -> NDArray[np.float32]:
+        """Return the probability of each label, (N, L), from logits (N, L)."""
+        probabilities = logits.sigmoid() if self.kind == "multi-label" else logits.softmax(-1)
+        return probabilities.numpy()
 
     def check(self, top: int | None, threshold: float | None) -> None:
         """Raise UserError for invalid options of `predictions`, and for options that have no effect."""
@@ -255,7 +277,7 @@ def trained_target(loaded: Loaded, record: JsonMapping) -> Target:
 
 
 def build_target(config: TargetConfig, labels: tuple[str, ...], train: LabeledItems, smoothing: float = 0.0) -> Target:
-    """Return the target of a training run. Class weights are those of the training data."""
+    """Return the target of a training run. If classes are weighted, the weights follow from the training data."""
     if config.positive is not None and (config.positive not in labels or len(labels) != 2):
         raise UserError(f"positive is {config.positive!r}: expected one of two labels, found {shown(labels, 8)}")
     target = Target(config.target, labels, config.threshold, config.positive, None, smoothing, train.label_type)
@@ -278,8 +300,10 @@ def classification_metrics(
 ) -> Metrics:
     """Return accuracy, F1, macro F1 and Matthews' correlation coefficient of predicted labels.
 
-    With two labels, the F1 score treats the second label as positive, as GLUE does for MRPC, or the label `positive`.
-    With more labels, F1 is the mean over all labels that occur, as macro F1 always is.
+    With two labels, F1 is the score of the label `positive`; by default, of the second label, as GLUE does for MRPC.
+    With more labels, F1 equals macro F1, the mean over all labels that occur.
+
+    predicted, truth  class indices of the items
     """
     predictions, targets = np.array(predicted), np.array(truth)
     if not len(targets):
@@ -316,7 +340,10 @@ def _mcc(hits: NDArray[np.int64], found: NDArray[np.int64], expected: NDArray[np
 
 
 def regression_metrics(predicted: Sequence[float], truth: Sequence[float]) -> Metrics:
-    """Return the errors of predicted numbers and their correlations, which are 0 if all numbers are equal."""
+    """Return mean squared error, mean absolute error, and Pearson and Spearman correlation of predicted numbers.
+
+    A correlation is 0 if all predictions or all true numbers are equal.
+    """
     predictions, targets = np.array(predicted), np.array(truth)
     measured = {
         "mse": float(np.mean((predictions - targets) ** 2)),
@@ -341,7 +368,12 @@ def _ranks(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
 def multi_label_metrics(
     probabilities: NDArray[np.float32] | NDArray[np.float64], truth: NDArray[np.bool_], threshold: float
 ) -> Metrics:
-    """Return micro and macro F1 of the labels over the threshold, and the mean average precision, from (N, L)."""
+    """Return micro F1, macro F1 and mean average precision of the predictions of a multi-label model.
+
+    probabilities  (N, L) probability of each label
+    truth          (N, L) True for each label of an item
+    threshold      minimum probability of a predicted label
+    """
     found = probabilities >= threshold
     hits, both = (found & truth).sum(0), found.sum(0) + truth.sum(0)  # (L,)
     at = f"threshold {threshold:g}, {truth.shape[1]} labels, {len(truth):,} items"

@@ -1,7 +1,7 @@
 """Tokenized texts and pairs of texts, with the tokens in the form that is displayed next to attention maps.
 
-A token is displayed as the characters that it represents. A word is one unit of the tokenizer's pre-tokenizer, and
-contains no whitespace. Some pre-tokenizers make a punctuation mark at the end of a word a separate word.
+A token is displayed as the characters that it represents. Tokens are grouped into words, as the tokenizer's
+pre-tokenizer divides the text. Words contain no white space, and punctuation marks may be separate words.
 """
 
 from __future__ import annotations
@@ -39,10 +39,13 @@ def tokenized(
     tokenizer: Tokenizer, text: str, pair: str | None = None, *, max_tokens: int | None = None, truncate: bool = False,
     special: bool = True,
 ) -> TokenizedText:  # fmt: skip
-    """Tokenize a text or a pair of texts, with the tokenizer's special tokens if `special` is true.
+    """Tokenize a text or a pair of texts for display.
 
-    With `truncate`, texts are cut to `max_tokens` tokens, and the special tokens around them are kept. Raises UserError
-    if a text has no tokens apart from special ones, or has too many characters to fit into `max_tokens` tokens.
+    max_tokens  maximum number of tokens, including special tokens
+    truncate    if True, cut texts to `max_tokens` tokens. The special tokens around the texts remain
+    special     True to add the tokenizer's special tokens
+
+    Raises UserError if a text has no tokens apart from special tokens, or too many characters for `max_tokens` tokens.
     """
     if truncate:
         text, pair = beginning(text, max_tokens), None if pair is None else beginning(pair, max_tokens)
@@ -62,9 +65,9 @@ def tokenized(
 
 
 class DecodedTokens(NamedTuple):
-    """Token data of a text that a model generated, with the same fields as a tokenizer's `Encoding`.
+    """Tokens of a text that a model generated, with the same fields as a tokenizer's `Encoding`.
 
-    The ids are exactly the ids that the model generated. If the text were encoded again, the ids could differ.
+    They are the tokens that the model generated. Encoding the generated text could give other tokens.
     """
 
     tokens: list[str]
@@ -74,7 +77,7 @@ class DecodedTokens(NamedTuple):
 
 
 def tokenized_ids(tokenizer: Tokenizer, ids: list[int]) -> TokenizedText:
-    """Return the tokens for ids that a model generated, as they are displayed."""
+    """Return the displayed tokens of a text that a model generated, given its token ids."""
     special = {token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     text, ends = "", list[int]()
     for after in range(1, len(ids) + 1):  # The text of a token can depend on the preceding tokens.
@@ -118,7 +121,7 @@ def side_of(encoding: Encoding | DecodedTokens, texts: Sequence[str]) -> Side:
         continues = before[0] == text_id and before[2] == word_id and start <= before[1]
         blank = piece[:1].isspace() or text[start - 1 : start].isspace()
         word += not (continues and (not blank or (text_id, start, end) == last))
-        # If several tokens share a character, each is displayed as its entry in the vocabulary.
+        # If several tokens form one character, display each token as it is written in the vocabulary.
         single = span_counts[text_id, (start, end)] == 1
         tokens.append(_shown(piece, token) if single else token)
         words.append(word)

@@ -1,4 +1,4 @@
-"""Entry point for training: `train` applies the user's settings to a recipe, checks the settings and starts the run."""
+"""Function `manyheads.train`. It applies the user's settings to a recipe, checks the settings and runs the recipe."""
 
 from __future__ import annotations
 
@@ -61,23 +61,23 @@ def train(
 ) -> TrainedRun:
     """Run a recipe and return the run: the content of `result.json`, with the model, its metrics and its training log.
 
-    recipe      name of the recipe, as listed by `manyheads recipes`, or a name in the table `recipes`
+    recipe      name of the recipe, as listed by `manyheads recipes`
     overrides   settings by dotted key, such as {"training.steps": 100}; they override the settings in the YAML file
                 `config`. An unambiguous last part of a key, such as "steps", is enough
     train, validation, test
-                data: a path, or data in memory (a list of dictionaries or tuples, a frame of pandas or Polars, a
-                `datasets.Dataset`, or a PyTorch dataset of images). `train` may be a mapping with all splits, whose
-                names are those that file names may contain (`dev`, `testing`). Training data are given as `train` or
-                as the setting `data`, not both
-    out         run directory; None: `runs/RECIPE`
+                paths, or data in memory (a list of dictionaries or tuples, a frame of pandas or Polars, a
+                `datasets.Dataset`, or a PyTorch dataset of images). `train` may be a mapping from names of splits, such
+                as "train" and "dev", to their data. Training data are given as `train` or as the setting `data`, not
+                both
+    out         run directory. By default, it is `runs/RECIPE`
     init        model to start from
-    resume      directory of the run to resume, with its own recipe and settings; True: the run in `out`. The limits of
-                the run may change, also those of a finished run
+    resume      directory of the run to resume, or True for the run in `out`. The run keeps its recipe and settings; its
+                limits may change, even if it is finished
     processes   number of processes that the user's command started
-    progress    callback that receives the training progress every half second, such as `print`; False: no messages
-                except errors
-    callbacks   functions that receive each entry of the training log; one that returns False stops the run
-    recipes     table of the recipes that can be named; by default those of this package
+    progress    callback that receives the training progress every half second, such as `print`. With False, only errors
+                are logged
+    callbacks   functions that receive each entry of the training log. A function that returns False stops the run
+    recipes     recipes by name. By default, the recipes of this package
     settings    further settings by the last part of their key, such as steps=100
 
     The run reports through `logging` (logger "manyheads", mostly level INFO) and prints nothing. Under `torchrun`,
@@ -108,17 +108,17 @@ def train(
     selected, resolved, run = _resolved(request, given, recipes)
     with reraise_peer_failure(), _quiet(progress is False):
         report: Any = _report(selected, resolved, run)
-    # A dry run or an ablation has a report of another form.
+    # Only a recipe that trains a single model returns a `RunResult`; return the reports of other recipes unchanged.
     return TrainedRun(report, run.out) if report is None or isinstance(report, RunResult) else report
 
 
 def _resolved(request: Run, settings: list[Setting], recipes: Mapping[str, Recipe]) -> tuple[Recipe, RunConfig, Run]:
     """Return the recipe of a run, its configuration with all settings, and the options of the run.
 
-    request   the options of this call; without a recipe, its name is empty
-    settings  the settings of this call; a later one takes precedence
+    request   options of this call of `train`. Its recipe is an empty name if the user has given none
+    settings  settings of this call. A later setting takes precedence over an earlier one
 
-    A resumed run has its own recipe, settings and options, which the request may change.
+    A resumed run keeps its recipe, its settings and its options, except for those that the call changes.
     """
     out = request.out
     saved = saved_options(out) if request.resume else {}
@@ -146,7 +146,10 @@ def _resolved(request: Run, settings: list[Setting], recipes: Mapping[str, Recip
 
 
 def _report(recipe: Recipe, config: RunConfig, run: Run) -> Report:
-    """Carry out a run, or a dry run, and return its report. Ranks share the work of recipes that spread."""
+    """Carry out a run, or a dry run, and return its report.
+
+    Several ranks train a model together. A recipe that trains nothing runs on rank 0 only.
+    """
     context = distributed_context()
     if run.dry_run:
         return context.broadcast(lambda: _dry_run(recipe, config, run))
@@ -156,7 +159,7 @@ def _report(recipe: Recipe, config: RunConfig, run: Run) -> Report:
 
 
 def _dry_run(recipe: Recipe, config: RunConfig, run: Run) -> Report:
-    """Return the report of a dry run. It reads the data unless they are missing, or have to be downloaded."""
+    """Return the report of a dry run, which reads the data unless they are not given or would have to be downloaded."""
     given = vars(config)
     needed = [given[name] for name in recipe.requires] + [run.init] * (recipe.init == "must")
     reads = None not in needed and not str(given.get("data", "")).startswith(HUB)
@@ -195,7 +198,10 @@ def _check_arguments(
 def _data(given: Mapping[str, object], own: Sequence[Setting]) -> tuple[dict[str, str], dict[str, object]]:
     """Return the settings for data in files, and the data in memory by split.
 
-    Raises UserError if data are given twice. `own` contains the settings of this call.
+    given  arguments train, validation and test of `train`
+    own    settings of this call
+
+    Raises UserError if the data of a split are given twice.
     """
     splits = split_mapping(given["train"]) if isinstance(given["train"], Mapping) else {"train": given["train"]}
     for name, key in (("train", "data"), ("validation", "validation"), ("test", "test")):
@@ -223,7 +229,7 @@ def _check_path(name: str, path: str) -> None:
         for part in parts_of(path):
             os.stat(part)
     except FileNotFoundError:
-        return  # The readers report it.
+        return  # A missing file is reported by its reader.
     except (OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno != errno.ENAMETOOLONG:
             return
@@ -285,7 +291,7 @@ def _check(recipe: Recipe, config: RunConfig, run: Run) -> None:
             raise UserError(f"{run.recipe} fine-tunes a model: give the model to start from with --init MODEL")
     if vars(config).get("data") is not None:
         idle = ("locale", "size")
-        run.refuse(idle, "no effect with data, only with the embedded corpus: leave it out", changed_only=True)
+        run.refuse(idle, "no effect with data, only with the built-in corpus: leave it out", changed_only=True)
 
 
 def _within(key: str, group: str) -> bool:

@@ -16,9 +16,10 @@ from manyheads.training.run_log import read_metrics
 
 
 class History(list[JsonObject]):
-    """Entries of metrics.jsonl, a list of dictionaries. If pandas is installed, notebooks show them as a frame.
+    """Training log: the entries of metrics.jsonl, as a list of dictionaries.
 
-    The names of validation metrics begin with `validation_`, so that they differ from those of the training batches.
+    The names of validation metrics begin with `validation_`, to distinguish them from metrics of training batches. If
+    pandas is installed, notebooks show the list as a frame.
     """
 
     def __init__(self, entries: Iterable[JsonObject]) -> None:
@@ -48,7 +49,7 @@ class TrainedRun(RunResult):
 
     @cached_property
     def predictor(self) -> LoadedModel:
-        """The trained model with its verbs, as `manyheads.load` returns it. A stopped run has its best weights."""
+        """The trained model, as `manyheads.load` returns it. If the run was stopped, it has the best weights so far."""
         return load(self.directory)
 
     @property
@@ -58,12 +59,12 @@ class TrainedRun(RunResult):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Value of each metric on the test data, or without test scores on the validation data; see `validation`."""
+        """Value of each metric on the test data. If there are no test scores, on the validation data."""
         return values(next(iter(self.scores.values()), {}))
 
     @property
     def validation(self) -> dict[str, float]:
-        """Value of each metric of the final weights on the validation data, for the choice of settings."""
+        """Value of each metric of the final weights on the validation data, for comparing settings."""
         return values(self.scores.get("validation", {}))
 
     @property

@@ -5,10 +5,11 @@ from __future__ import annotations
 from manyheads.tasks.table import TASKS
 
 PREDICTIONS = tuple(dict.fromkeys(task.verb for task in TASKS))
-# Clients of the HTTP service can use these commands.
+# Commands that the HTTP service offers, too. On the command line, they read one input per line and write one output
+# line for each input.
 SERVED = (*dict.fromkeys(task.verb for task in TASKS if task.served), "rerank")
 GROUPS = {
-    "train": ("recipes", "plan", "train", "evaluate", "compare"),
+    "train": ("recipes", "plan", "train", "evaluate", "compare", "runs"),
     "use": (*PREDICTIONS, "rerank"),
     "inspect": ("summary", "attend", "lens", "probe"),
     "deploy": ("export", "convert", "average", "serve"),

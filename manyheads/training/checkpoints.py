@@ -2,14 +2,15 @@
 
     state/checkpoint-00000500.safetensors   model.*, optimizer.*, rng.*, loop.*
     state/checkpoint-00000500.json          counters, config and the SHA-256 of every required file; written last
-    state/weights-00000500.safetensors      weights for the final mean, or the best weights by validation
+    state/weights-00000500.safetensors      weights that are averaged at the end, or the best weights by validation
 
 Every file is replaced atomically. A checkpoint is valid once its JSON file exists. The last two complete checkpoints
-are kept, together with the weights that they name; older files are removed. No file contains pickled data.
+are kept, together with the weights files that they name; older files are removed. No file contains pickled data.
 
-A thread writes the files from copies of the tensors. The training loop waits only for the copy in memory.
+A thread writes the files from copies of the tensors. The training loop waits only until the tensors are copied in
+memory.
 
-An unfinished run is used with the best or the last weights of its last checkpoint.
+The model of an unfinished run can be used, too: it has the best or the last weights of the run's last checkpoint.
 """
 
 from __future__ import annotations
@@ -57,10 +58,10 @@ class Checkpoints:
         self._files_by_step: dict[int, set[str]] = {}  # names of the files that the checkpoint of each step needs
         self._digests: dict[str, str] = {}  # SHA-256 of each weights file, by file name
         self._last_step = -1  # step of the last checkpoint, whose files may not be on disk yet
-        # CPU copies of the tensors, reused for every checkpoint because allocating memory is slow
+        # The CPU copies of the tensors are reused for every checkpoint, because allocating memory is slow.
         self._copies: dict[str, dict[str, Tensor]] = {"checkpoint": {}, "weights": {}}
         self._writing: dict[str, Future[None]] = {}
-        # one thread, so that files are written in the order of the calls
+        # There is one thread, so that files are written in the order of the calls.
         self._thread = ThreadPoolExecutor(1, "checkpoints")
         self._failed = False
 
@@ -71,9 +72,9 @@ class Checkpoints:
         self._thread.shutdown()
 
     def snapshot(self, step: int, weights: Mapping[str, Tensor]) -> JsonObject:
-        """Write the weights of a step into a separate file, and return the entry that describes this file.
+        """Write the weights of a step into a separate file, and return the step and the name of the file.
 
-        The next checkpoint must contain this entry.
+        The caller must pass the result to the next call of `save`, so that the file is not removed.
         """
         file = f"weights-{step:08d}.safetensors"
 
@@ -126,8 +127,8 @@ class Checkpoints:
         copies = self._copies[kind] = {name: _cpu_copy(t, self._copies[kind].get(name)) for name, t in tensors.items()}
 
         def run() -> None:
-            # After a failed write nothing is written, because a checkpoint must not become valid without one of its
-            # files.
+            # After a failed write, write nothing more: a checkpoint must not become valid if one of its files is
+            # missing.
             if self._failed:
                 return
             self._failed = True
@@ -147,8 +148,8 @@ class Checkpoints:
     def latest(self) -> tuple[JsonObject, dict[str, Tensor]] | None:
         """Return the JSON content and the tensors of the last complete checkpoint, or None if there is no checkpoint.
 
-        If every checkpoint lacks some weights files, the last checkpoint whose other files are intact is returned. Its
-        entry `files` then omits the missing files.
+        If every checkpoint lacks some weights files, the last checkpoint whose other files are intact is returned. The
+        list `files` in its JSON content then omits the missing files.
         """
         paths = sorted(self.directory.glob("checkpoint-*.json"), reverse=True)
         complete: list[tuple[Path, JsonObject]] = []
@@ -185,7 +186,7 @@ class Checkpoints:
     def _verify(self, path: Path) -> tuple[JsonObject, list[Exception]]:
         """Return the JSON content of a checkpoint, and a list of the errors in its weights files.
 
-        The entry `files` of the content omits weights files that are missing or damaged. Raises an error if another
+        The list `files` in the content omits weights files that are missing or damaged. Raises an error if another
         part of the checkpoint is damaged.
         """
         saved = parse_json(regular(path).read_bytes())
@@ -195,7 +196,7 @@ class Checkpoints:
         if type(content["step"]) is not int or not all(file == Path(file).name != "" for file in content["files"]):
             raise UserError("the step is not an integer, or a file lies outside the directory")
         if path.with_suffix(".safetensors").name not in content["files"]:
-            raise UserError("the list of files lacks the tensors of this checkpoint")
+            raise UserError("the list of files does not contain the file with the tensors of this checkpoint")
         errors: list[Exception] = []
         for file, expected in list(content["files"].items()):
             try:
@@ -223,9 +224,12 @@ def _digest(content: JsonMapping) -> str:
 
 
 def mean_tensors(files: list[Path], last: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the mean of several sets of weights: the tensors `last`, and the tensors in each file of `files`.
+    """Return the mean of several sets of weights.
 
     The mean is computed in float64. Integer tensors, such as counters, are taken from `last`.
+
+    files  safetensors files with one set of weights each
+    last   last set of weights, which is part of the mean
     """
     loaded = [load_file(file) for file in files]  # memory-mapped
     return {
@@ -237,16 +241,16 @@ def mean_tensors(files: list[Path], last: Mapping[str, Tensor]) -> dict[str, Ten
 
 
 def model_files(path: Path) -> Path:
-    """Return the directory with the model's files: `state/model` for an unfinished run, otherwise `path` itself."""
+    """Return the model directory of a run in `path`: `state/model` if the run is unfinished, otherwise `path`."""
     files = path / "state" / MODEL
     return files if (files / "config.json").is_file() and run_status(path) == "unfinished" else path
 
 
 def read_unfinished(path: Path) -> tuple[Path, dict[str, Tensor], str] | None:
-    """Return the model directory of an unfinished run, its weights by name, and their description.
+    """Return the model directory of an unfinished run, its weights by name, and a description of these weights.
 
-    Returns None if `path` is no unfinished run. The weights are the best ones by
-    `training.metric`. Without a metric they are the moving average or the last ones.
+    The weights are the best ones by `training.metric`. If the run has no metric, they are the moving average, or the
+    last weights if the run has no moving average. Returns None if `path` is not an unfinished run.
     """
     files = model_files(path)
     checkpoint = None if files == path else Checkpoints(path / "state").latest()

@@ -9,9 +9,9 @@ from manyheads.errors import UserError
 from manyheads.files import JsonMapping, JsonObject
 
 BUDGETS = ("steps", "epochs", "minutes")
-# settings that may change when a run is resumed
+# names of the settings that users may change when they resume a run
 RESUMABLE = (*BUDGETS, "patience", "validate_every", "log_every", "keep_every", "shard", "checkpointing")
-LORA_DEFAULTS = (16.0, 0.0, ("query", "value"))  # alpha, dropout and layers
+LORA_DEFAULTS = (16.0, 0.0, ("query", "value"))  # lora_alpha, lora_dropout and lora_layers
 DECAY_SCHEDULES = ("linear", "cosine")  # learning-rate schedules that depend on the total number of steps
 Beta = Annotated[float, Range(0, 1, below=True)]
 
@@ -25,10 +25,10 @@ class TrainingConfig(Config):
     A step is one update with an effective batch of `accumulate` micro-batches, fewer at the end of an epoch. The run
     ends at the first limit that is reached: `steps`, `epochs` or `minutes`.
 
-    steps             number of steps after which the run ends; None: no limit
-    epochs            number of passes over the training data after which the run ends; None: no limit
-    minutes           wall time of all sessions after which the run ends. It never affects the learning rate. None: no
-                      limit
+    steps             number of steps after which the run ends. With none, the number of steps is not limited
+    epochs            number of passes over the training data after which the run ends. With none, it is not limited
+    minutes           wall time in minutes, of all sessions together, after which the run ends. It never affects the
+                      learning rate. With none, the time is not limited
     optimizer         name of the optimizer: adam, adamw, bert_adam, sgd or rmsprop
     schedule          shape of the learning rate over the steps: noam, inverse_sqrt, linear, cosine or constant
     learning_rate     peak learning rate. For the schedule "noam" it is a factor of
@@ -41,35 +41,40 @@ class TrainingConfig(Config):
     eps               epsilon of Adam, added to the denominator of each update
     weight_decay      weight decay of matrices only. It is ignored by adam and rmsprop, decoupled from the gradient in
                       adamw and bert_adam, and part of the gradient in sgd
-    clip              maximum global norm of the gradients; larger ones are scaled down. None: no clipping
+    clip              maximum global norm of the gradients. Gradients with a larger norm are scaled down. With none,
+                      gradients are not clipped
     accumulate        number of micro-batches whose gradients are accumulated for one step
-    checkpointing     true: compute activations again in the backward pass, to save memory. The gradients are identical
-    shard             with several processes, true: split weights, gradients and optimizer state over them (FSDP2);
-                      false: copy these to each process (DDP)
+    checkpointing     gradient checkpointing: if true, activations are computed again in the backward pass, to save
+                      memory. The gradients are identical
+    shard             method of training in several processes. If true, weights, gradients and optimizer state are split
+                      over the processes (FSDP2). If false, each process has a copy of them (DDP)
     average           number of sets of weights whose mean becomes the final weights. The last weights are one of them
-    average_every     steps between two sets of weights for `average`; None: as many as `checkpoint_every`
+    average_every     steps between two sets of weights for `average`. With none, it equals `checkpoint_every`
     ema               decay of an exponential moving average that replaces the final weights, such as 0.9999. The decay
                       of early steps is at most (1 + step) / (10 + step), so that early weights do not dominate a short
-                      run. None: no average
-    validate_every    steps between validations; None: at the end of every epoch
+                      run. With none, there is no moving average
+    validate_every    steps between validations. With none, the run validates at the end of every epoch
     checkpoint_every  steps between checkpoints
     keep_every        epochs between two models that are saved as kept/epoch-0 (before training), kept/epoch-N, ... They
-                      show how a model changes during training. None: none are saved
-    log_every         steps between two entries of the training log
+                      show how a model changes during training. With none, no such models are saved
+    log_every         steps between two lines of the training log metrics.jsonl
     skip_nonfinite    maximum number of steps that may be skipped because their loss or gradient is not finite. The run
                       stops if there are more. A skipped step changes no weight
-    metric            validation metric that selects the final weights: those with its best value. None: the last
-                      weights. A run on your own data keeps the best weights by default, unless it averages weights
-    patience          validations in a row without a better `metric`, after which the run stops; None: no early stopping
+    metric            validation metric that selects the final weights: the weights with its best value. With none, the
+                      final weights are the last ones. A run on your own data keeps the best weights by default, unless
+                      it averages weights
+    patience          number of validations in a row without a better `metric`, after which the run stops. With none,
+                      there is no early stopping
     seed              seed of the random numbers: weights, order of the data, dropout
     freeze            parameters that are not trained: parts of their names, such as embedding or encoder.blocks.[0-3],
                       separated by commas. "backbone" means all parameters except those of heads (linear probing)
     layer_decay       factor of the learning rate per layer, from the head down to the embeddings, such as 0.75
-    lora_rank         rank of the additions to the weights of linear layers (LoRA). Only these additions and the head
-                      are trained; the saved model contains their sums. None: no additions
-    lora_alpha        the additions are multiplied by lora_alpha / lora_rank
-    lora_dropout      dropout rate of the input of the additions
-    lora_layers       linear layers that get an addition: parts of their names, such as query or encoder.blocks.3
+    lora_rank         rank of the low-rank matrices that are added to the weights of linear layers (LoRA). Only these
+                      matrices and the head are trained; in the saved model they are added to the weights. With none,
+                      LoRA is not used
+    lora_alpha        scale of the low-rank matrices, which are multiplied by lora_alpha / lora_rank
+    lora_dropout      dropout rate of the input of the low-rank matrices
+    lora_layers       linear layers that get a low-rank matrix: parts of their names, such as query or encoder.blocks.3
     """
 
     steps: Count | None = None
@@ -139,10 +144,12 @@ class TrainingConfig(Config):
         return bool(self.freeze) or self.lora_rank is not None or self.layer_decay < 1
 
     def differs_from(self, saved: JsonObject) -> list[str]:
-        """Return the settings that differ from those of a saved run and so prevent this configuration from resuming it.
+        """Return the settings for which this configuration cannot resume a saved run, as texts `key: saved -> now`.
 
-        Each is a text `key: saved -> now`. If the result is empty, the run can be resumed. The settings `RESUMABLE` may
-        change, and skip_nonfinite may rise.
+        If the result is empty, the run can be resumed. The settings in `RESUMABLE` may differ from those of the saved
+        run, and skip_nonfinite may be larger.
+
+        saved  configuration of the saved run
         """
         now = as_dict(self)
         return [

@@ -1,10 +1,10 @@
 """Processes (ranks) of a training run: their launch and communication.
 
-The processes are started by `torchrun` or `train --processes N`. Only rank 0 writes files and prints. Objects and
-numbers are sent over gloo, even if gradients are sent over nccl. A run with a single process does not import torch
-here.
+`torchrun` or `train --processes N` starts the processes. Only rank 0 writes files and prints. Objects and numbers are
+sent with the backend gloo, even if gradients are sent with nccl. For a run with a single process, this module does not
+import torch.
 
-The launcher of several processes on one machine is based on the library that `torchrun` uses.
+The launcher of several processes on one machine uses the same library as `torchrun`.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class DistributedContext:
     def shown(self) -> dict[str, int]:
         """Return the number of ranks as a dictionary with one entry for result.json.
 
-        It is empty for a single process.
+        The dictionary is empty for a single process.
         """
         return {"ranks": self.world} if self.world > 1 else {}
 
@@ -150,7 +150,7 @@ def was_restarted() -> bool:
 def distributed_context() -> DistributedContext:
     """Return the rank and the number of processes, as a `DistributedContext`.
 
-    The first call joins the process group, and redirects the output of all ranks but 0 to the null device.
+    The first call joins the process group. On all ranks except 0, it redirects standard output to the null device.
     """
     if not is_rank():
         return DistributedContext()
@@ -180,10 +180,10 @@ def distributed_context() -> DistributedContext:
 
 
 def _attempt_store(store: Store) -> Store:
-    """Return a section of the key-value store that only the processes of this start use.
+    """Return a section of the key-value store that only the processes of the current start of the run use.
 
-    If processes fail, torchrun restarts them with the same store, which still contains the addresses of the failed
-    processes.
+    If processes fail, torchrun starts them again with the same store. Outside of this section, the store still contains
+    the addresses of the failed processes.
     """
     from torch.distributed import PrefixStore
 
@@ -194,7 +194,7 @@ def _shut_down(heartbeat: _Heartbeat) -> None:
     import torch.distributed as dist
 
     heartbeat.stopped.set()
-    # The process would crash if Python stopped this thread while it calls the store.
+    # Wait for the heartbeat thread: the process would crash if Python stopped it during a call to the store.
     heartbeat.join(MAX_MISSED * HEARTBEAT_SECONDS)
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -217,7 +217,7 @@ class _Heartbeat(threading.Thread):
         self._store = _attempt_store(store)
         _stores.append(self._store)
         self._store.set(f"alive{ranks.rank}", "0")
-        ranks.wait()  # set after every rank has sent its first heartbeat
+        ranks.wait()  # Return only after every rank has sent its first heartbeat.
 
     def run(self) -> None:
         last: dict[int, bytes] = {}
@@ -277,7 +277,7 @@ def failure_of_first_rank() -> str | None:
         try:
             if _stores and _stores[0].check(["complaint"]):
                 return _stores[0].get("complaint").decode()
-        except RuntimeError:  # rank 0 hosted the key-value store and has ended
+        except RuntimeError:  # The key-value store is gone, because its host, rank 0, has ended.
             return None
         time.sleep(0.5)
     return None
@@ -285,7 +285,7 @@ def failure_of_first_rank() -> str | None:
 
 @contextmanager
 def reraise_peer_failure() -> Iterator[None]:
-    """Raise a one-line error if the connection to another process is lost, which means that this process has ended."""
+    """Raise a one-line error if the connection to another process is lost, because that process has ended."""
     try:
         yield
     except RuntimeError as error:
@@ -303,10 +303,10 @@ def launch(processes: int, arguments: Sequence[str], module: str = "manyheads") 
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    # The library prints long error reports. They are disabled here, and one line is printed instead.
+    # Disable the long error reports of the library. One line about the failed process is printed below instead.
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // processes)))
-    # the default grace period of older PyTorch versions is 30 seconds
+    # Older PyTorch versions would kill the processes after 30 seconds by default, too early for a large checkpoint.
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_SECONDS))
     config = LaunchConfig(
         min_nodes=1, max_nodes=1, nproc_per_node=processes, run_id=uuid.uuid4().hex, rdzv_backend="c10d",

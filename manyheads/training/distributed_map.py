@@ -1,6 +1,6 @@
 """Distributed evaluation: each batch is computed by one rank, and every rank gets the results of all batches.
 
-The division into batches does not depend on the number of ranks. So the results do not depend on it either.
+The data are divided into the same batches for any number of ranks, so the results do not depend on this number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SINGLE_PROCESS = DistributedContext()
 
 
 class _Division(NamedTuple):
-    """Settings that say how the current `with` block divides batches among the ranks.
+    """Division of batches among the ranks in the current `with` block (`divide_batches`).
 
     same_calls  True if every rank must compute the same number of batches
     """
@@ -46,9 +46,9 @@ def divide_batches(*, same_calls: bool = False) -> Iterator[None]:
 
     Collective: all ranks make the same calls.
 
-    same_calls  True: if a rank has no batch left in the last round, it computes the batch of another rank and drops the
-                result. Sharded models need this, because all ranks take part when the weights of a model block are
-                gathered.
+    same_calls  True if every rank must compute the same number of batches. A rank that has no batch left in the last
+                round then computes the batch of another rank and drops the result. Sharded models need this, because
+                all ranks take part when the weights of a model block are gathered
     """
     with reraise_peer_failure():
         before = _division.set(_Division(distributed_context(), same_calls))

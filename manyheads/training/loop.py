@@ -61,12 +61,14 @@ def train(
     A session ends early, with a checkpoint, after `max_minutes` (status "stopped") or on Ctrl-C (`Interrupted`). With
     the same machine, torch, threads and compute configuration, a resumed run is bit-identical to an uninterrupted one.
 
-    settings  other settings that define the run (JSON). A run cannot be resumed with different settings or another
-              config.
-    record    content of state/run.json, from which the run can be resumed and used while it is unfinished
-    flops     training FLOPs per unit of the objective (token, image). If given, progress shows model FLOPs utilization.
-    progress  callback that receives the progress of the run every half second
-    callbacks functions that receive each entry of metrics.jsonl; one that returns False stops the session
+    out        directory of the run
+    resume     if True, continue from the last checkpoint in `out`
+    settings   further settings that define the run (JSON). A run cannot be resumed with other settings or another
+               config
+    record     content of state/run.json, from which the run can be resumed, and its model used while it is unfinished
+    flops      training FLOPs per unit of the objective (token, image). If given, progress shows model FLOPs utilization
+    progress   callback that receives the progress of the run every half second
+    callbacks  functions that receive each entry of metrics.jsonl. A function that returns False stops the session
 
     The final weights are the last weights by default, the mean of the last `average` snapshots if `average` is above 1,
     or the exponential moving average if `ema` is set. If `config.metric` is set, the weights with the best validation
@@ -97,7 +99,7 @@ def train(
             groups = prefetch(step_groups(objective, *position, config.accumulate, ranks))
             with RunLog(session, flops, progress, callbacks) as log, session.checkpoints, closing(groups):
                 summary = run_steps(session, groups, log, signals, release_memory)
-        # All ranks must call `all_reduce_max`.
+        # A signal may have reached only one rank, so all ranks exchange the received signals.
         if summary.status == "finished" and max(ranks.all_reduce_max(signals.received)):
             raise Interrupted(
                 f"interrupted after training; the model in {out} is complete; to evaluate it: {session.resume_command}"
@@ -112,7 +114,7 @@ def run_steps(
     signals: Signals,
     release_memory: Callable[[], None],
 ) -> Summary:
-    """Train until the run ends or the session stops, and return its summary.
+    """Train until the run ends or the session stops, and return the summary of the run.
 
     release_memory  function called after each step, to return unused memory to the system (`retain_memory`)
     """
@@ -141,7 +143,8 @@ def run_steps(
 def _stop_requested(session: TrainingSession, log: RunLog, signals: Signals) -> Summary | None:
     """Write a checkpoint and end the session if its time is over or a signal arrived.
 
-    Returns a summary after `max_minutes`; raises `Interrupted` after a signal. Collective: all ranks must call it.
+    Returns the summary of the session if `max_minutes` are over or a callback stopped it; None if it continues. Raises
+    `Interrupted` after a signal. Collective: all ranks must call it.
     """
     counters, limit = session.counters, session.max_minutes
     seconds, received, stopped = session.ranks.all_reduce_max(session.elapsed(), signals.received, session.stopped)

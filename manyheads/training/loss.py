@@ -11,12 +11,13 @@ from torch.autograd.function import once_differentiable
 # Number of token positions per chunk. The logits of 512 positions x 10,000 tokens are 20 MB in float32 and fit into the
 # cache of a CPU.
 CHUNK = 512
-# The same on a GPU, where each chunk reads and writes the gradient of the whole matrix.
+# Number of token positions per chunk on a GPU. It is larger, because each chunk reads and writes the gradient of the
+# whole output matrix.
 GPU_CHUNK = 8192
 
 
 def upcast(x: Tensor) -> Tensor:
-    """Convert a tensor to the precision in which losses are computed: float64 stays, narrower types become float32."""
+    """Convert a tensor to the precision in which losses are computed: float64 remains, other types become float32."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
@@ -27,11 +28,16 @@ def smoothed_cross_entropy(
 
     Source: Szegedy 2016; Vaswani 2017, section 5.4.
 
-    hidden (N, D), weight (V, D), bias (V,), target (N,)
+    hidden     (N, D) hidden states
+    weight     (V, D) output matrix
+    bias       (V,) output bias
+    target     (N,) token ids; negative targets are ignored
+    smoothing  probability that is spread over the tokens other than the true one
+    pad        id of the padding token; None if the vocabulary has none
 
     The true token gets probability 1 - smoothing; the rest is spread evenly over the other V - 1 tokens without
     padding. The padding token has probability zero: it is never a target, and its row of `weight` gets no gradient
-    here. If the vocabulary has no padding token (pad=None), smoothing must be 0. Negative targets are ignored.
+    here. If the vocabulary has no padding token (pad=None), smoothing must be 0.
 
     Logits are computed chunk by chunk and freed after their loss and gradients are computed. In a small model they
     would take most of the memory and half of the time. Under autocast the products run in low precision, but all sums
@@ -44,10 +50,9 @@ def smoothed_cross_entropy(
 def vocabulary_loss(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *, smoothing: float, pad: int | None
 ) -> Tensor:
-    """Return the label-smoothed cross-entropy, as `smoothed_cross_entropy` does, but without support for ignored
-    targets.
+    """Return the sum of the label-smoothed cross-entropy over N positions, none of which is ignored.
 
-    No target may be padding or negative.
+    The arguments are those of `smoothed_cross_entropy`, but no target may be padding or negative.
     """
     assert pad is not None or smoothing == 0.0, "label smoothing needs a padding token"
     # Without detach, PyTorch would compute the gradient of a parameter even in inference.
@@ -71,7 +76,10 @@ def _logits(
 
 
 def _add_product(total: Tensor | None, p: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
-    """Add p^T rows to a gradient of the weight, in place if there is one."""
+    """Return `total` + p^T rows: a gradient of the output matrix with the part of one chunk added in place.
+
+    total  gradient so far; None for the first chunk
+    """
     if total is None:
         return (p.T @ rows).to(dtype)
     if p.dtype == dtype:
@@ -139,7 +147,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 grad_weight = _add_product(grad_weight, p, n, dtype)
             if not any(ctx.needs_input_grad):
                 return total
-            if grad_weight is None:  # There are no rows.
+            if grad_weight is None:  # The batch has no target, so no chunk was computed.
                 grad_weight = torch.zeros_like(table)
             if spread:
                 grad_weight -= spread * rows.sum(0)

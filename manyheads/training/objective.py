@@ -1,4 +1,4 @@
-"""Interface of what the training loop trains: batches, a loss, a validation and a method to save the model."""
+"""Interface between the training loop and an objective, which has batches, a loss, a validation and a save method."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ Better = Literal["higher", "lower"]  # direction in which the values of a metric
 
 
 class LossPart(NamedTuple):
-    """Further part of a loss, such as a second objective: the sum of its terms, and their number."""
+    """Additional part of a loss, such as the loss of a second task: the sum of its terms, and their number."""
 
     total: Tensor
     count: int  # type: ignore[assignment]  # hides the method of tuple
@@ -20,12 +20,12 @@ class LossPart(NamedTuple):
 class Loss(NamedTuple):
     """Loss of a batch as sums over its targets. The loop adds the sums over the effective batch, then takes the mean.
 
-    total    0-dim float tensor: the sum (not the mean) over the targets of the batch
+    total    sum (not mean) of the loss over the targets of the batch, a 0-dim float tensor
     count    number of targets, equal to `Batch.items`
-    correct  0-dim tensor: number of targets predicted correctly, measured in training mode and before the update, as
-             Keras does; None for an objective without classes
-    others   further sums, each with its number of terms, equal to `BatchWithParts.counts[1:]`. The mean of each is
-             added to the mean loss.
+    correct  number of correctly predicted targets, a 0-dim tensor. Like in Keras, it is measured in training mode and
+             before the update. None for an objective without classes
+    others   additional parts of the loss. The mean of each part is added to the mean loss. The number of terms of each
+             part is equal to its number in `BatchWithParts.counts[1:]`
 
     This is a tuple because DistributedDataParallel and FSDP find the tensors of a tuple, but not of a dataclass.
     """
@@ -38,8 +38,8 @@ class Loss(NamedTuple):
     def scaled(self, counts: Sequence[int]) -> Tensor:
         """Return the sum of all parts of the loss, scaled so that division by counts[0] gives the sum of their means.
 
-        counts  counts of the whole effective batch: the number of targets, then the number of terms of each further
-                part
+        counts  numbers of terms in the whole effective batch: the number of targets, then the number of terms of each
+                additional part of the loss
         """
         if not self.others:
             return self.total
@@ -48,7 +48,7 @@ class Loss(NamedTuple):
 
     @property
     def mean(self) -> Tensor:
-        """Return the mean loss per target of this batch, plus the mean of each further part of the loss."""
+        """Return the mean loss per target of this batch, plus the mean of each additional part of the loss."""
         return self.scaled([self.count, *(part.count for part in self.others)]) / self.count
 
 
@@ -57,18 +57,18 @@ class Batch(Protocol):
     def items(self) -> int:
         """Return the number of targets (tokens or items) over which the loss is summed.
 
-        It is known before the forward pass.
+        The training loop needs this number before the forward pass, so it must not depend on the model's output.
         """
         ...
 
 
 @runtime_checkable
 class BatchWithParts(Batch, Protocol):
-    """Batch whose loss has further parts."""
+    """Batch whose loss has additional parts (`LossPart`)."""
 
     @property
     def counts(self) -> Sequence[int]:
-        """Return the number of targets, then the number of terms of each further part of the loss."""
+        """Return the number of targets, then the number of terms of each additional part of the loss."""
         ...
 
 
@@ -77,9 +77,9 @@ class DivisibleBatches(Protocol):
     """Batches of an epoch that several ranks can divide, such as `data.batching.Lazy`."""
 
     def part(self, index: int, rank: int, world: int) -> tuple[Batch, bool]:
-        """Return one rank's rows of a batch, and True.
+        """Return the rows of a batch that one rank processes, and True.
 
-        If there are none, return some rows of another rank, and False.
+        If the batch has no rows for this rank, return some rows of another rank, and False: their loss does not count.
         """
         ...
 
@@ -99,12 +99,12 @@ class Objective(Protocol):
         ...
 
     def batches(self, epoch: int) -> Sequence[Any]:
-        """Return the batches of an epoch as a sequence. A batch is put together when it is indexed.
+        """Return the batches of an epoch as a sequence. A batch is created when the sequence is indexed.
 
-        The order depends on seed and epoch alone. Batches are indexed from a background thread. So the sequence must
-        not use the global random generators, which would make the run irreproducible.
+        The order of the batches depends only on the seed and the epoch. A background thread indexes the sequence.
+        Therefore the sequence must not use the global random generators, because the run would not be reproducible.
 
-        To train on several ranks, the sequence needs the method of `DivisibleBatches`.
+        For training on several ranks, the sequence must have the method `part` of `DivisibleBatches`.
         """
         ...
 

@@ -29,7 +29,7 @@ def optimizer_for(model: nn.Module, config: TrainingConfig) -> torch.optim.Optim
 
 
 def state_numbers(config: TrainingConfig) -> int:
-    """Return the number of values that the configured optimizer keeps for each trained weight."""
+    """Return the number of state values, such as moments, that the configured optimizer stores per trained weight."""
     return OPTIMIZERS[config.optimizer].state(config)
 
 
@@ -54,9 +54,9 @@ class BertAdam(torch.optim.Optimizer):
         m = beta1 * m + (1 - beta1) * g        v = beta2 * v + (1 - beta2) * g^2
         p = p - lr * (m / (sqrt(v) + eps) + weight_decay * p)
 
-    The first steps are larger than with Adam, (1 - beta1) / sqrt(1 - beta2) times the learning rate, because the
-    moments start at zero. So it needs a warm-up. The paper uses betas 0.9 and 0.999, eps 1e-6, weight_decay 0.01, clip
-    1.0.
+    The moments start at zero, so the first step is (1 - beta1) / sqrt(1 - beta2) times the learning rate, which is
+    larger than with Adam. Therefore training needs a warm-up. The paper uses betas 0.9 and 0.999, eps 1e-6,
+    weight_decay 0.01 and clip 1.0.
     """
 
     def __init__(self, groups: Iterable[JsonObject], betas: tuple[float, float], eps: float) -> None:
@@ -86,8 +86,9 @@ class RMSprop(torch.optim.Optimizer):
         v = rho * v + (1 - rho) * g^2        p = p - lr * g / sqrt(v + eps)
 
     Defaults of Keras: learning rate 1e-3, rho 0.9, eps 1e-7. PyTorch's RMSprop uses rho 0.99 (its alpha) and eps 1e-8,
-    and adds eps to the root, as Keras did before 2.11. The two differ for gradients below sqrt(eps) = 3e-4, such as
-    those of rare words: here such gradients make small steps, in PyTorch steps as large as for other gradients.
+    and adds eps to the root, as Keras did before 2.11. The two versions differ for gradients below sqrt(eps) = 3e-4,
+    such as the gradients of rare words. In this class such gradients lead to small steps; in PyTorch, the steps are as
+    large as for other gradients.
     """
 
     def __init__(self, groups: Iterable[JsonObject], eps: float, rho: float = 0.9) -> None:
@@ -122,10 +123,10 @@ def _sgd(groups: list[JsonObject], config: TrainingConfig) -> torch.optim.Optimi
 
 
 class OptimizerRow(NamedTuple):
-    """Optimizer of the setting `training.optimizer`, which also names it in `TrainingConfig`.
+    """Implementation of one value of the setting `training.optimizer`.
 
     make   function that returns the optimizer for groups of parameters
-    state  function that returns the number of values that the optimizer keeps for each trained weight
+    state  function that returns the number of state values that the optimizer stores for each trained weight
     """
 
     make: Callable[[list[JsonObject], TrainingConfig], torch.optim.Optimizer]

@@ -28,7 +28,7 @@ class ParallelStrategy:
     def compute(self, function: Callable[..., T], *arguments: object, counted: bool = True) -> T:
         """Call a function that uses the model, and return the result of the function.
 
-        counted  False if the loss of this batch will be multiplied by zero
+        counted  False if the loss of this batch does not count, because the rank has no rows in it
         """
         return function(*arguments)
 
@@ -60,8 +60,8 @@ def parallelize(
 ) -> ParallelStrategy:
     """Return the parallel strategy for these ranks, and copy the weights of rank 0 to all ranks.
 
-    shard  True: split parameters, gradients and optimizer state over the ranks (FSDP2); False: copy them to every rank
-           (DDP)
+    shard  if True, split parameters, gradients and optimizer state over the ranks (FSDP2). If False, each rank has a
+           copy of them (DDP)
     """
     if ranks.world == 1:
         return ParallelStrategy()
@@ -73,9 +73,10 @@ def parallelize(
 
 
 class _CallModule(nn.Module):
-    """Module whose forward pass calls any given function that uses the model.
+    """Module whose forward pass calls a given function that uses the model.
 
-    DDP and FSDP2 wrap this module, so that an objective may call any part of its model.
+    DDP and FSDP2 only support calls of `forward`. They wrap this module, so that an objective may call any method of
+    its model.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -93,7 +94,7 @@ class _Replicated(ParallelStrategy):
         # Buffers need no broadcast, because they are equal on all ranks. A parameter that a batch does not use gets no
         # gradient, as in a single process.
         self._model = nn.parallel.DistributedDataParallel(
-            _CallModule(model), device_ids=[torch.cuda.current_device()] if compute.device == "cuda" else None,
+            _CallModule(model), device_ids=[torch.cuda.current_device()] if compute.device_type == "cuda" else None,
             forward_sync_buffers=False, find_unused_parameters=True,
         )  # fmt: skip
 
@@ -125,7 +126,7 @@ class _Sharded(ParallelStrategy):
 
         self._ranks, self._unwrapped = ranks, model
         self._norms = _synchronize_norms(model)
-        mesh = init_device_mesh(compute.device, (ranks.world,))
+        mesh = init_device_mesh(compute.device_type, (ranks.world,))
         narrow = torch.bfloat16 if compute.precision == "bf16" else None
         policy = MixedPrecisionPolicy(
             param_dtype=narrow, reduce_dtype=torch.float32 if narrow else None, cast_forward_inputs=False
@@ -162,7 +163,8 @@ class _Sharded(ParallelStrategy):
         full = self.full_tensors(weights(computing))
         if not self._ranks.first:
             return None
-        # Models tie weights by sharing a module. `tie_weights=True` would replace these twice and restore them wrongly.
+        # Models tie weights by sharing a module. `tie_weights=True` would replace shared weights twice and restore them
+        # wrongly.
         return torch.func.functional_call(computing, full, (save,), strict=False, tie_weights=False)
 
 
@@ -187,9 +189,9 @@ class _AllReduceSum(torch.autograd.Function):
 
 
 class _SyncNorm(nn.modules.batchnorm._BatchNorm):
-    """Batch normalization with the mean and variance of the batches of all ranks.
+    """Batch normalization with the mean and variance over the batches of all ranks.
 
-    PyTorch's SyncBatchNorm supports only GPUs.
+    PyTorch's SyncBatchNorm is not used, because it supports only GPUs.
     """
 
     group: ProcessGroup
@@ -229,7 +231,7 @@ class _SyncNorm(nn.modules.batchnorm._BatchNorm):
 def _synchronize_norms(model: nn.Module) -> Iterable[_SyncNorm]:
     """Convert every batch normalization of the model to a version that computes the mean and variance over all ranks.
 
-    These statistics are sent in a separate process group, so that they do not mix with the gradients.
+    The means and variances are sent in a separate process group, so that they do not mix with the gradients.
     """
     import torch.distributed as dist
 

@@ -1,4 +1,4 @@
-"""Micro-batches for the training steps, grouped by step and prepared in a background thread."""
+"""Iterators that prepare the micro-batches of the training steps in a background thread, grouped by step."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Group:
-    """Micro-batches of one step: all rows of a single process, or the rows of this rank.
+    """Micro-batches of one training step. With several ranks, they contain only the rows of this rank.
 
-    counted       False for a micro-batch without rows for this rank. The rank then computes rows of another rank, and
-                  its result is ignored.
-    epoch, index  position in the data after this group: epoch, and index of the next micro-batch
+    batches  micro-batches
+    counted  for each micro-batch, False if it has no rows for this rank. The rank then computes rows of another rank,
+             and the result is ignored
+    epoch    epoch of the micro-batch that follows this group
+    index    index of the micro-batch that follows this group
     """
 
     batches: list[Batch]
@@ -36,9 +38,9 @@ class Group:
     index: int
 
     def counts(self, ranks: DistributedContext) -> list[int]:
-        """Return the counts by which the loss is divided, summed over all ranks.
+        """Return the numbers by which the sums of the loss are divided, summed over all ranks.
 
-        The first is the number of targets. Each further part of the loss has its own number of terms.
+        The first is the number of targets. Then follows the number of terms of each additional part of the loss.
         """
         local = [
             [count * counted for count in (batch.counts if isinstance(batch, BatchWithParts) else (batch.items,))]
@@ -50,10 +52,12 @@ class Group:
 def step_groups(
     objective: Objective, epoch: int, index: int, accumulate: int, ranks: DistributedContext
 ) -> Iterator[Group]:
-    """Yield the micro-batches of the following steps, grouped by step. The iterator never ends.
+    """Yield the micro-batches of all following training steps, grouped by step. The iterator never ends.
 
-    It begins at micro-batch `index` of `epoch`. The last group of an epoch may be smaller, because no step spans two
-    epochs. A smaller group is a full step, normalized by its number of tokens, so that no data is dropped.
+    The last group of an epoch may have fewer than `accumulate` micro-batches, because no step spans two epochs. No data
+    are dropped: a smaller group is a step, too, and its loss is normalized by its number of targets.
+
+    epoch, index  epoch and index of the first micro-batch to yield
     """
     on_gpu = any(parameter.is_cuda for parameter in objective.model.parameters())
     while True:
@@ -94,7 +98,7 @@ def batch_arrays(batch: object) -> dict[str, Tensor | NDArray[Any]]:
 
 
 def pinned(batch: T) -> T:
-    """Return the batch with its arrays in pinned memory. A GPU copies it several times as fast."""
+    """Return the batch with its arrays in pinned memory. A GPU copies them from there several times as fast."""
     if not is_dataclass(batch) or isinstance(batch, type):
         return batch
     arrays = batch_arrays(batch)

@@ -1,9 +1,10 @@
-"""The file result.json of a finished run, and the list of the runs that this user has trained on this machine.
+"""Writer of result.json for finished runs, and of the list of runs that this user has trained on this machine.
 
-The file names the data files of the run. Commands open these files without the option --trust only if the user trained
-the run, because a run from another person could name any file. To recognize its own runs, training stores a digest of
-the data record in the user's state directory ($XDG_STATE_HOME, or ~/.local/state). A run directory that was copied from
-elsewhere cannot add such a digest. The list keeps at least the last `MAX_RUNS` runs; older runs need --trust again.
+The file result.json names the data files of its run. A run directory from another person could name any file.
+Therefore commands open these files without the option --trust only if the user has trained the run. To recognize such
+runs, training stores a digest of each run's data description in the user's state directory ($XDG_STATE_HOME, or
+~/.local/state). A run directory that was copied from another machine cannot add such a digest. The list contains at
+least the last `MAX_RUNS` runs; older runs need --trust again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from manyheads.files import JsonMapping, JsonObject, write_json
 
 logger = logging.getLogger(__name__)
 
-MAX_RUNS = 2000  # minimum number of runs in the list of own runs
+MAX_RUNS = 2000  # The list of the user's runs is shortened to this number when it has twice as many.
 
 # Metrics by name: {name: {"value": number, "signature": description of the method of measurement}}
 Metrics = dict[str, JsonObject]
@@ -89,10 +90,15 @@ def write_result(
 ) -> JsonObject:
     """Write the file result.json of a run into the directory `out`, and return its content.
 
-    The run is also registered as a run of this user.
+    The run is also added to the list of runs that this user has trained.
 
-    metrics  {name: {"value": number, "signature": description of the method}}
-    more     further entries, stored unchanged
+    overrides     settings of the user that differ from the recipe
+    data          description of the data (`Source.describe`)
+    metrics       {name: {"value": number, "signature": description of the method}}
+    wall_seconds  duration of training in seconds
+    flops         FLOPs of training; None if unknown
+    parameters    number of parameters of the model
+    more          further entries of result.json, stored unchanged
     """
     result = {
         "recipe": recipe, "overrides": dict(overrides), "data": dict(data), "metrics": dict(metrics),
@@ -105,9 +111,9 @@ def write_result(
 
 
 def add_own_run(data: JsonMapping) -> None:
-    """Add a run to the list of runs that this user has trained. The run is identified by a digest of its data record.
+    """Add a run to the list of runs that this user has trained.
 
-    Logs a warning if the list cannot be written to disk.
+    The list contains a digest of the run's data description. A warning is logged if the list cannot be written.
     """
     digest = _digest(data)
     if is_own_run(data):
@@ -117,7 +123,7 @@ def add_own_run(data: JsonMapping) -> None:
         file = _file()
         file.parent.mkdir(parents=True, exist_ok=True)
         _append(file, digest)
-    except (OSError, RuntimeError) as error:  # RuntimeError is raised if the user has no home directory
+    except (OSError, RuntimeError) as error:  # Path.home() raises RuntimeError if the user has no home directory.
         logger.warning(
             f"cannot register the run as your own ({error}): to evaluate it later, add --trust or --data PATH"
         )
@@ -136,7 +142,7 @@ def is_own_run(data: JsonMapping) -> bool:
 def _append(file: Path, digest: str) -> None:
     """Append a digest to the file. If the file then has twice `MAX_RUNS` lines, keep only the last `MAX_RUNS`."""
     with file.open("a+", encoding="ascii", errors="replace") as lines:
-        with suppress(OSError):  # without file locks, a digest may be lost if two runs end at the same time
+        with suppress(OSError):  # Some file systems have no locks; there, two runs that end together may lose a digest.
             fcntl.flock(lines, fcntl.LOCK_EX)
         lines.seek(0)
         digests = lines.read().split()
@@ -153,7 +159,7 @@ def _file() -> Path:
 
 
 def _digest(data: JsonMapping) -> str:
-    # JSON turns numeric keys into strings, which are sorted in another order than numbers. So convert the keys before
-    # sorting.
+    # JSON converts numeric keys to strings, which have another order than numbers. Convert them before sorting, so that
+    # data from a file and data in memory have the same digest.
     normalized = json.loads(json.dumps(data))
     return hashlib.sha256(json.dumps(normalized, sort_keys=True).encode()).hexdigest()

@@ -1,7 +1,4 @@
-"""Start of a training session, from scratch or from a checkpoint.
-
-If the run is already finished, nothing is trained.
-"""
+"""Start of a training session at step 0 or from a checkpoint. If the run is already finished, nothing is trained."""
 
 from __future__ import annotations
 
@@ -26,9 +23,10 @@ Checkpoint = tuple[JsonObject, JsonObject]  # JSON content and tensors of a chec
 def start_or_resume(session: TrainingSession, record: JsonMapping | None, *, resume: bool) -> Summary | None:
     """Restore the last checkpoint into the session, or start at step 0. Then start the clock.
 
-    record  content of state/run.json, from which the run can be resumed and used; None: not written
+    record  content of state/run.json, from which the run can be resumed and its model used. If None, the file is not
+            written
 
-    Returns the summary of the run if it is already finished, else None. Raises UserError if the directory contains
+    Returns the summary of the run if it is already finished, otherwise None. Raises UserError if the directory contains
     another run.
     """
     checkpoint = session.checkpoints.latest() if resume else None
@@ -45,11 +43,12 @@ def start_or_resume(session: TrainingSession, record: JsonMapping | None, *, res
         return Summary.read(finished)
     session.ranks.wait()
     if session.ranks.first:
-        # The settings file is written only after all checks, so that a refused resume changes no file.
+        # Write the settings only after all checks, so that no file changes if the run cannot be resumed.
         write_json(session.out / "state" / COMMAND, session.resume_command)
         if record is not None:
             write_json(session.out / "state" / RUN, record)
-        finished.unlink(missing_ok=True)  # the user raised the number of steps, epochs or minutes, so the run continues
+        # The user has raised the number of steps, epochs or minutes, so the finished run continues.
+        finished.unlink(missing_ok=True)
     if checkpoint:
         _resume(session, checkpoint)
     else:
@@ -78,7 +77,7 @@ def _start(session: TrainingSession, resume: bool) -> None:
 
 
 def _refuse_unshared_directory(session: TrainingSession, checkpoint: Checkpoint | None) -> None:
-    """Raise UserError if the ranks have not read the same checkpoint."""
+    """Raise UserError if the ranks have read different checkpoints, because they do not share the run directory."""
     step = -1 if checkpoint is None else checkpoint[0]["step"]
     negative_min, max_step = session.ranks.all_reduce_max(-step, step)
     if -negative_min != max_step:

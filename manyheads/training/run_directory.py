@@ -1,12 +1,12 @@
 """Directory of a training run: its status, its lock, and the command that resumes it. Does not import torch.
 
-state/run.json         recipe and settings of the run, with the record of its data; --resume reads them
+state/run.json         recipe and settings of the run, with the description of its data; --resume reads them
 state/command.json     command that resumes a run that has no run.json
-state/model            model directory with the initial weights. An unfinished run is used with its files and the
-                       weights of a checkpoint (`checkpoints.read_unfinished`)
+state/model            model directory with the initial weights. While the run is unfinished, its model is loaded from
+                       here, with the weights of a checkpoint (`checkpoints.read_unfinished`)
 state/checkpoint-*     see `checkpoints.py`
 state/finished.json    summary of a finished run; its model is saved in the run directory itself
-state/lock             locked by the process that trains there; contains its process id
+state/lock             file that the training process keeps locked; it contains the process id
 kept/epoch-N           model after N epochs, if `training.keep_every` is set
 """
 
@@ -52,13 +52,13 @@ def run_status(out: Path) -> Literal["none", "unfinished", "finished", "foreign"
         names = [path.name for path in state.iterdir()]
         if any(name.startswith("checkpoint-") and name.endswith(".json") for name in names):
             return "unfinished"
-        if (out / "result.json").exists():  # a finished run of a recipe that has no training steps
+        if (out / "result.json").exists():  # The run is finished; its recipe has no training steps.
             return "finished"
-        # the run has started, but has not yet written a complete checkpoint
+        # Files with these names belong to a run that has started, but has not yet written a complete checkpoint.
         prefixes = (".", COMMAND, "checkpoint-", "weights-")
         is_run = all(name in ("tokens", "images", LOCK, RUN, MODEL) or name.startswith(prefixes) for name in names)
         return "none" if is_run else "foreign"
-    # A directory such as runs/translation may only contain the directories of other runs, such as
+    # A directory that contains only directories of other runs counts as empty: runs/translation may already contain
     # runs/translation/multi30k.
     if out.is_dir():
         runs = (any((*folder.glob("state"), *folder.glob("*/state"))) for folder in out.iterdir())
@@ -67,7 +67,7 @@ def run_status(out: Path) -> Literal["none", "unfinished", "finished", "foreign"
 
 
 def describe_unfinished(directory: Path) -> str | None:
-    """Return `unfinished at step 16: resume with: COMMAND` for a run that has not saved its model, else None."""
+    """Return a message such as `unfinished at step 16: resume with: COMMAND`; None for a finished run."""
     status = run_status(directory)
     if status == "none" and (directory / "state" / LOCK).exists():
         return "this run has no checkpoint yet; if it was stopped, start it again"
@@ -122,8 +122,7 @@ def locked_run_directory(out: Path, *, resume: bool) -> Iterator[None]:
     except OSError as error:
         raise UserError(f"{out}: cannot create the run directory: {error.strerror}") from error
     with locked(out):
-        # The error message names the saved command of the run, because the current settings may differ from the
-        # settings of the run.
+        # The message shows the command that the run has saved: the settings of the current command may be different.
         if not resume and status == "unfinished":
             raise UserError(f"{out} contains an unfinished run; resume it with: {resume_command(out)}")
         if not resume and status == "finished":
@@ -137,7 +136,7 @@ def locked_run_directory(out: Path, *, resume: bool) -> Iterator[None]:
             if created and run_status(out) == "none":
                 shutil.rmtree(out / "state", ignore_errors=True)
                 for folder in created[1:]:
-                    with suppress(OSError):  # the directory contains other files
+                    with suppress(OSError):  # A directory that contains other files remains.
                         folder.rmdir()
             raise
 
@@ -162,7 +161,7 @@ def locked(out: Path) -> Iterator[None]:
                 f"{out} is in use by the running process {file.read().strip()}: wait for it, or choose another "
                 "directory (--out)"
             ) from None
-        except OSError as error:  # some network file systems do not support locks
+        except OSError as error:  # Some network file systems do not support locks.
             logger.warning(
                 f"{out}: cannot lock the directory ({error.strerror}): do not train there with two processes"
             )
@@ -193,6 +192,7 @@ def saved_message(model_type: str, out: Path) -> str:
 class Summary:
     """Summary of a finished run or a stopped session.
 
+    reason   reason for the end, such as the limit that was reached
     metrics  validation metrics of the final weights, as returned by `Objective.validate`
     """
 

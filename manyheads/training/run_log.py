@@ -43,9 +43,10 @@ class Progress:
 
     fraction      finished fraction of the run, 0 to 1
     loss          mean loss over the last `log_every` steps; None before the first log entry
-    rate          units (tokens, images, ...) per second
-    unit          name of the unit of `rate`
-    peak          `rate` as a fraction of the rate that the matrix products of this machine allow; None if unknown
+    rate          number of tokens, images or other units that training processes per second
+    unit          name of these units, such as "tokens"
+    peak          `rate` as a fraction of the rate at which this machine's speed in matrix products would be the only
+                  limit; None if unknown
     waiting       fraction of the time that the loop waited for data
     seconds_left  estimated remaining time; infinity if unknown
     """
@@ -73,17 +74,18 @@ class Progress:
 
 
 ProgressCallback = Callable[[Progress], None]
-# function that receives an entry of metrics.jsonl; it stops the run by returning False
+# A function that receives each entry of metrics.jsonl. If it returns False, the run stops.
 LogCallback = Callable[[JsonObject], bool | np.bool_ | None]
 
 
 class ProgressMeter:
     """Meter of the progress of a run, which reports it to a callback every half second.
 
-    report  callback that receives each `Progress`; None: nothing is measured
-    unit    name of the units that an objective counts: tokens, images, ...
-    peak    function that returns the maximum number of units per second of this machine, from its speed in matrix
-            products. It is called once, before the first report; its time is not counted. None: unknown
+    report  callback that receives each `Progress`. If None, nothing is measured
+    unit    name of the units that an objective counts, such as tokens or images
+    peak    function that returns the maximum number of units per second of this machine, computed from its speed in
+            matrix products. It is called once, before the first report, and its time is not counted. If None, the
+            progress does not contain the fraction of this maximum
 
     The clock starts after the first step. That step is slower than the others, because worker processes start, files
     are read for the first time and kernels are selected. All later time counts, including validation.
@@ -100,9 +102,11 @@ class ProgressMeter:
         self.waiting = 0.0
 
     def step(self, step: int, count: int, fraction: float) -> None:
-        """Record that a step on `count` units has finished.
+        """Record that a training step has finished.
 
-        `fraction` is the finished fraction of the run after this step.
+        step      number of the step
+        count     number of units (tokens, images, ...) in its batch
+        fraction  finished fraction of the run after this step
         """
         now = time.monotonic()
         if self._start is None:
@@ -135,8 +139,9 @@ class Metrics:
 
     A resumed run appends to the files of the earlier session without duplicate entries.
 
-    step, validated  last step and step of the last validation in the checkpoint. Later entries in the files are
-                     dropped, because the resumed run writes them again.
+    step       step of the checkpoint from which the run is resumed. Training entries of later steps are removed from
+               the files, because the resumed run writes them again
+    validated  step of the last validation before this checkpoint; validation entries of later steps are removed, too
     """
 
     def __init__(self, out: Path, step: int, validated: int) -> None:
@@ -153,7 +158,7 @@ class Metrics:
                 " and ".join(missing), " and no ".join(_WRITTEN_BY[name] for name in missing),
             )  # fmt: skip
         if "tensorboard" not in missing:
-            # The import is here because importing TensorBoard is slow.
+            # Import TensorBoard only when it is used, because the import is slow.
             from torch.utils.tensorboard import SummaryWriter
 
             self._events = SummaryWriter(str(out / "events"), purge_step=step + 1)
@@ -175,16 +180,16 @@ class Metrics:
     def sync(self) -> None:
         """Write all logged entries to disk.
 
-        Called before a checkpoint is written, because a resumed run expects all log entries up to its checkpoint.
+        The loop calls this method before a checkpoint becomes valid: a resumed run expects all log entries up to its
+        checkpoint.
         """
         os.fsync(self._file.fileno())
 
 
 def read_metrics(path: Path) -> list[JsonObject]:
-    """Return the entries of a metrics.jsonl file. Invalid lines are skipped, such as a line that is incomplete after a
-    kill.
+    """Return the entries of a metrics.jsonl file; an empty list if the file does not exist.
 
-    Returns an empty list if the file does not exist, as for runs without training steps.
+    Invalid lines are skipped, such as the incomplete last line of a process that was killed.
     """
     if not path.is_file():
         return []
@@ -209,7 +214,7 @@ def draw_losses(out: Path, *, by_epoch: bool) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
-        return  # `Metrics` has already logged a warning about this problem
+        return  # Matplotlib is missing; `Metrics` has already logged a warning.
 
     entries = read_metrics(out / "metrics.jsonl")
     validations = [entry for entry in entries if "validation" in entry]
@@ -217,7 +222,7 @@ def draw_losses(out: Path, *, by_epoch: bool) -> None:
     if by_epoch and validations:
         unit, size = "epoch", validations[-1]["step"] / validations[-1]["epoch"]
     metric = next((name for name in FRACTIONS if any(name in entry["validation"] for entry in validations)), None)
-    # names of the validation metrics, and the names under which training entries store the same quantities
+    # name of each validation metric to plot -> name of the same quantity in the entries of training steps
     plots = {"loss": "loss"} | ({} if metric is None else {metric: "accuracy"})
     figure = Figure(figsize=(7 if metric is None else 11, 4), layout="constrained")
     FigureCanvasAgg(figure)
@@ -237,9 +242,9 @@ def draw_losses(out: Path, *, by_epoch: bool) -> None:
 class RunLog:
     """Reporter of the training steps and validations of a session. Only rank 0 reports progress and writes files.
 
-    flops     training FLOPs per unit of the objective; if given, progress shows model FLOPs utilization
-    progress  callback that receives the progress of the run
-    callbacks functions that receive each entry of metrics.jsonl; one that returns False stops the session
+    flops      training FLOPs per unit of the objective. If given, progress shows model FLOPs utilization
+    progress   callback that receives the progress of the run
+    callbacks  functions that receive each entry of metrics.jsonl. A function that returns False stops the session
     """
 
     def __init__(
@@ -263,7 +268,7 @@ class RunLog:
             self._metrics.close()
 
     def sync(self) -> None:
-        """Write all logged entries to disk. Returns after they are on disk."""
+        """Write all logged entries to disk, and wait until they are on disk."""
         if self._metrics is not None:
             self._metrics.sync()
 

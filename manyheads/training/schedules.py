@@ -1,6 +1,6 @@
-"""Schedules of a run: the learning rate of each step, and when to validate and when to stop.
+"""Schedules of a run: the learning rate of each step, the steps that validate, and the end of the run.
 
-The first step is 1. Does not import torch.
+Steps are counted from 1. Does not import torch.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def constant(step: int, *, peak: float, warmup: int = 0) -> float:
 
 
 def inverse_sqrt(step: int, *, peak: float, warmup: int) -> float:
-    """Return the learning rate at a step: linear warm-up to `peak`, then inverse square root of the step.
+    """Return the learning rate at a step: linear warm-up to `peak`, then decay with the inverse square root of steps.
 
-    It is independent of the length of the run.
+    Unlike a linear or cosine decay, it does not depend on the length of the run.
     """
     return peak * min(step / warmup, math.sqrt(warmup / step))
 
@@ -70,9 +70,9 @@ def _decay(step: int, shape: Callable[[float], float], peak: float, total: int, 
 
 
 def warmup_warning(config: TrainingConfig, steps_per_epoch: int) -> str | None:
-    """Return a warning if the warm-up takes more steps than the run has, else None.
+    """Return a warning if the warm-up takes more steps than the run has; otherwise None.
 
-    A run with the schedule inverse_sqrt may be the first part of a longer run, so there is no warning.
+    For the schedule inverse_sqrt there is no warning, because the run may be the first part of a longer run.
     """
     steps = run_length(config, steps_per_epoch)
     if steps is None or config.warmup <= steps or config.schedule == "inverse_sqrt":
@@ -89,20 +89,19 @@ def steps_per_epoch(config: TrainingConfig, batches: int) -> int:
 
 
 def run_length(config: TrainingConfig, steps_per_epoch: int) -> int | None:
-    """Return the number of steps after which the run ends, given the settings `steps` and `epochs`. The smaller limit
-    counts.
+    """Return the number of steps of the run by the settings `steps` and `epochs`, whichever limit is reached first.
 
-    Returns None if only `minutes` ends the run. Assumes that every epoch has the same number of steps as the first
-    epoch; the actual number may differ by a few steps.
+    Returns None if only `minutes` limits the run. The function assumes that every epoch has the same number of steps as
+    the first epoch; the actual number may differ by a few steps.
     """
     budgets = (config.steps, config.epochs and config.epochs * steps_per_epoch)
     return min((steps for steps in budgets if steps is not None), default=None)
 
 
 def schedule(config: TrainingConfig, steps_per_epoch: int) -> Callable[[int], float]:
-    """Return the configured schedule: the learning rate as a function of the step.
+    """Return the configured schedule as a function from the step to the learning rate.
 
-    A decay ends with the last step of the run.
+    A linear or cosine decay ends at the last step of the run.
     """
     peak, warmup = config.learning_rate, config.warmup
     if config.schedule == "noam":
@@ -130,7 +129,7 @@ def validation_due(config: TrainingConfig, counters: Counters) -> bool:
 def finished_fraction(config: TrainingConfig, counters: Counters, batches: int) -> float:
     """Return the finished fraction of the run, from 0 to 1.
 
-    If steps, epochs and minutes are all limited, the limit that is closest counts.
+    If several of steps, epochs and minutes are limited, the largest finished fraction counts.
 
     batches  number of micro-batches in an epoch
     """
@@ -140,7 +139,7 @@ def finished_fraction(config: TrainingConfig, counters: Counters, batches: int) 
 
 
 def spent(counters: Counters, batches: int) -> dict[str, float]:
-    """Return the steps, epochs and minutes of all sessions, by the name of the limit."""
+    """Return the steps, epochs and minutes that all sessions of a run have used, by the names of these limits."""
     epochs = counters.epoch + counters.index / batches
     return dict(zip(BUDGETS, (counters.step, epochs, counters.seconds / 60), strict=True))
 
@@ -159,7 +158,7 @@ def refuse_exceeded(out: Path, limits: Mapping[str, float | None], done: Mapping
 
 
 def reached_end(config: TrainingConfig, counters: Counters) -> str | None:
-    """Return the reason for the end of the run (a limit or no improvement), or None if it continues."""
+    """Return the reason for which the run ends (a limit, or no improvement), or None if the run continues."""
     if config.patience is not None and counters.without_best >= config.patience:
         return f"no better {config.metric} in {with_unit(config.patience, 'validation')}"
     if config.steps is not None and counters.step >= config.steps:

@@ -1,4 +1,4 @@
-"""Session of a training run: its state in this process, its checkpoints, its validation and its final weights."""
+"""Session of a training run: the state of the run in this process, from its start or a checkpoint until it stops."""
 
 from __future__ import annotations
 
@@ -34,16 +34,15 @@ from manyheads.training.tuning import select_trained
 
 
 class Interrupted(KeyboardInterrupt):
-    """Error raised when a run was interrupted after writing a checkpoint. The command line exits with status 130."""
+    """Exception for a run that was interrupted and has written a checkpoint. The command line exits with status 130."""
 
 
 class Signals:
-    """Context manager that handles the first interrupting signal by storing it in `received`. The training loop then
-    stops.
+    """Context manager that stores the first SIGINT, SIGTERM or SIGHUP, so that the training loop can stop after a step.
 
-    A second signal aborts the process at once. This is safe because files are only replaced atomically. Signals that
-    the process ignores (as with nohup) stay ignored. A signal handler that was not installed from Python stays in
-    place, because Python could not restore it afterwards.
+    The number of the signal is stored in `received`. A second signal ends the process at once. This is safe because
+    files are only replaced atomically. Signals that the process ignores (as with nohup) remain ignored. A signal
+    handler that was not installed from Python remains, because Python could not restore it afterwards.
     """
 
     def __init__(self) -> None:
@@ -51,7 +50,7 @@ class Signals:
         self._previous: dict[int, Callable[[int, FrameType | None], object] | int] = {}
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # Python handles signals only in the main thread
+        if threading.current_thread() is threading.main_thread():  # Python handles signals only in the main thread.
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 handler = signal.getsignal(number)
                 if handler is not None and handler != signal.SIG_IGN:
@@ -72,8 +71,8 @@ class Signals:
 class TrainingSession:
     """State of a training run in this process, from its start or a checkpoint until it ends or stops.
 
-    identity        settings, number of batches and environment of the run, which each checkpoint contains; they are
-                    compared on resume
+    identity        settings, number of batches and environment of the run. Each checkpoint contains them, and a resumed
+                    run compares them with its own
     resume_command  command shown to the user if the run stops early
     max_minutes     wall time after which this session stops
     learning_rate   function from the step, which begins at 1, to the learning rate
@@ -129,7 +128,7 @@ class TrainingSession:
 
         sync_log  function that returns when the log of the run is on disk; it is called before the checkpoint becomes
                   valid
-        wait      True: return only after the checkpoint is on disk, on all ranks
+        wait      if True, return only after the checkpoint is on disk, on all ranks
         """
         tensors, content = capture(self.model, self.optimizer, self.counters, self.ema_weights)
         tensors = self.strategy.full_tensors(tensors)
@@ -141,7 +140,7 @@ class TrainingSession:
             self.ranks.wait()
 
     def snapshot(self) -> JsonObject:
-        """Write the current weights into a file in the checkpoint directory. Return the step and the file name."""
+        """Write the current weights into a separate file in the checkpoint directory. Return its step and its name."""
         tensors = self.strategy.full_tensors(weights(self.model))
         return self.ranks.broadcast(lambda: self.checkpoints.snapshot(self.counters.step, tensors))
 
@@ -172,19 +171,19 @@ class TrainingSession:
         return values
 
     def _is_better(self, value: float, than: float) -> bool:
-        """Return True if the value `value` of `config.metric` is better than the value `than`.
+        """Return True if a value of the metric `config.metric` is better than another value.
 
-        The objective declares if higher or lower is better.
+        The objective declares for each metric whether higher or lower values are better.
         """
-        if math.isnan(than):  # Any number is better than NaN, the metric of a model whose training diverged.
+        if math.isnan(than):  # A model whose training diverged has the metric NaN. Any number is better.
             return not math.isnan(value)
         assert self.config.metric is not None
         return value < than if self.objective.metrics[self.config.metric] == "lower" else value > than
 
     def load_final_weights(self) -> tuple[str, dict[str, float]]:
-        """Load the final weights into the model: the last ones, a mean, or the best by validation.
+        """Load the final weights into the model: the last weights, an average, or the best weights by validation.
 
-        Return a description of these weights, and their validation metrics.
+        Return a description of the final weights, and their validation metrics.
         """
         config, counters, model, state = self.config, self.counters, self.model, self.out / "state"
         values, best, description = {}, counters.best, "last"

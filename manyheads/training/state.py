@@ -1,4 +1,4 @@
-"""State of a training run at a step: model, optimizer, RNG states, counters. It is saved and restored bit for bit."""
+"""State of a training run at a step: model, optimizer, RNG states and counters, saved and restored bit for bit."""
 
 from __future__ import annotations
 
@@ -23,8 +23,13 @@ if TYPE_CHECKING:
 class Counters:
     """Counters of a training run: its position in the data, its totals and its validations.
 
-    A checkpoint stores them as they are. `index` is the index of the next micro-batch of `epoch`. `window_*` are sums
-    since the last log entry.
+    A checkpoint stores them in its JSON file.
+
+    step      number of finished steps
+    epoch     epoch of the next micro-batch
+    index     index of the next micro-batch in this epoch
+    tokens    number of targets (tokens, images, ...) in all steps
+    window_*  sums over the steps since the last log entry
     """
 
     step: int = 0
@@ -40,27 +45,27 @@ class Counters:
     skipped: int = 0  # number of skipped steps, whose loss or gradient was not finite
     without_best: int = 0  # number of validations in a row without a new best value
     best: JsonObject | None = None  # {"value", "metrics", "step", "file"}
-    # saved weights for the final mean, oldest first: {"step": ..., "file": ...}
+    # files with the weights that are averaged at the end, oldest first: {"step": ..., "file": ...}
     snapshots: list[JsonObject] = field(default_factory=list)
 
     def needed_files(self) -> list[JsonObject]:
         return [*self.snapshots, *([self.best] if self.best else [])]
 
     def forget_lost(self, files: Collection[str]) -> list[str]:
-        """Drop the records of saved weights whose files are missing in `files`.
+        """Remove the saved weights whose files are lost from these counters. Return one warning for each of them.
 
-        Return a warning for each dropped record.
+        files  names of the existing files
         """
         messages = [
-            f"the weights of step {snapshot['step']:,} are lost, and with them their part in the final mean"
+            f"the weights of step {snapshot['step']:,} are lost and will be missing in the average of weights"
             for snapshot in self.snapshots
             if snapshot["file"] not in files
         ]
         self.snapshots = [snapshot for snapshot in self.snapshots if snapshot["file"] in files]
         if self.best and self.best["file"] not in files:
             messages.append(
-                f"the best weights (step {self.best['step']:,}, {self.best['value']:.4g}) are lost: the best of the "
-                "following validations will be kept instead"
+                f"the best weights (step {self.best['step']:,}, {self.best['value']:.4g}) are lost: the best weights "
+                "of the following validations will be kept instead"
             )
             self.best, self.without_best = None, 0
         return messages
@@ -75,7 +80,7 @@ def seed_all(seed: int) -> None:
 def seed_step(seed: int, step: int, rank: int) -> None:
     """Seed the RNG for one training step on one rank.
 
-    Ranks get different seeds; a resumed run gets the same seeds again.
+    Each rank and step has another seed. A resumed run has the same seeds as an uninterrupted run.
     """
     torch.manual_seed(int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> np.uint64(1)))
 
@@ -102,7 +107,7 @@ def load_weights(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
 
 def as_sharded(tensor: Tensor) -> DTensor | None:
     """Return the tensor if it is sharded over the ranks, else None."""
-    if not hasattr(tensor, "placements"):  # A run with one process does not import DTensor, which takes 0.5 seconds.
+    if not hasattr(tensor, "placements"):  # Importing DTensor takes 0.5 seconds, so import it only for sharded tensors.
         return None
     from torch.distributed.tensor import DTensor
 
@@ -111,9 +116,7 @@ def as_sharded(tensor: Tensor) -> DTensor | None:
 
 
 def _local_shard(tensor: Tensor, saved: Tensor) -> Tensor:
-    """Return the part of a saved tensor that belongs to this rank if `tensor` is sharded, else the whole saved
-    tensor.
-    """
+    """Return the part of a saved tensor that belongs to this rank; all of it if `tensor` is not sharded."""
     sharded = as_sharded(tensor)
     if sharded is None or as_sharded(saved) is not None:
         return saved
@@ -163,7 +166,7 @@ def restore(
 ) -> Counters:
     """Restore the training state that `capture` returned.
 
-    Raises UserError if the state is of another model, or if the checkpoint is invalid.
+    Raises UserError if the checkpoint belongs to another model, or if it is damaged.
     """
     load_weights(model, {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
     try:
@@ -206,5 +209,5 @@ def _restore_state(
     for needed in counters.needed_files():
         value, metrics = needed.get("value", 0.0), needed.get("metrics", {})
         if not ({"file", "step"} <= needed.keys() and isinstance(value, float | int) and isinstance(metrics, dict)):
-            raise UserError("an entry of the weights files lacks its file, step or value")
+            raise UserError("the description of a weights file has no file name, step or value")
     return counters

@@ -1,6 +1,7 @@
-"""One training step: accumulate the gradients of an effective batch, and update the weights if they are finite.
+"""Training step: accumulates the gradients of an effective batch, and updates the weights if all gradients are finite.
 
-If the loss or a gradient is NaN or infinite, find the first such tensor, then skip the step or stop the run.
+If the loss or a gradient is NaN or infinite, the first such tensor is reported, and the step is skipped or the run
+stops.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ class StepResult(NamedTuple):
 
 
 def train_step(session: TrainingSession, group: Group) -> StepResult:
-    """Train on an effective batch, and add it to the counters.
+    """Train on an effective batch, and add its targets and its loss to the counters.
 
-    If the loss or the gradient is not finite, no weight changes; see `diagnose`.
+    If the loss or the gradient is not finite, no weight changes, and `diagnose` finds the first such tensor.
     """
     config, counters, ranks, model = session.config, session.counters, session.ranks, session.model
     counts = group.counts(ranks)
@@ -59,7 +60,7 @@ def train_step(session: TrainingSession, group: Group) -> StepResult:
     sums = accumulate_gradients(session, group, counts)
     totals = ranks.all_reduce_sum(sums.totals)
     total_norm = get_total_norm([p.grad for p in session.parameters if p.grad is not None])
-    # The CPU waits for the GPU only here in each step.
+    # Only this line of a step makes the CPU wait for the GPU.
     gradient_norm, loss, correct = torch.stack([session.strategy.full_tensor(total_norm).to(totals), *totals]).tolist()
     skipped = None
     if math.isfinite(gradient_norm + loss):
@@ -71,7 +72,7 @@ def train_step(session: TrainingSession, group: Group) -> StepResult:
         bad_tensor = diagnose(session, group, counts, sums.losses)
         skipped = skip_step(counters, bad_tensor, config.skip_nonfinite, gradient_norm)
         for buffer, before in zip(model.buffers(), buffers, strict=True):
-            # The forward pass has changed the statistics of batch normalization, so they are restored.
+            # A skipped step must not change the statistics of batch normalization, which the forward pass has updated.
             buffer.copy_(before)
     session.optimizer.zero_grad()
     counters.step += 1
@@ -108,7 +109,7 @@ def accumulate_gradients(session: TrainingSession, group: Group, counts: list[in
     """Accumulate the gradients of the micro-batches of one step, normalized by the number of targets on all ranks.
 
     counts  number of targets of the whole effective batch (`Group.counts`)
-    local   True: keep the gradients of this rank only, unless the model is sharded
+    local   if True, do not average the gradients over the ranks. It has no effect on a sharded model
     """
     device = session.parameters[0].device
     dtype = torch.float32 if device.type == "mps" else torch.float64
@@ -154,10 +155,13 @@ def reraise_oom(step: int, batch: object, model: nn.Module, ranks: DistributedCo
 
 
 def diagnose(session: TrainingSession, group: Group, counts: list[int], losses: Sequence[Tensor]) -> str:
-    """Return the name of the first tensor with NaN or infinite values, given the gradients and losses of the step.
+    """Return the name of the first tensor with NaN or infinite values in a step.
 
-    Collective: all ranks must call it. With several ranks, the given gradients are averages over the ranks, which do
-    not show their origin. So each rank computes its local gradients again.
+    The gradients of the model are averages over the ranks, which do not show on which rank the first such value
+    occurred. With several ranks, each rank therefore computes its local gradients again. Collective: all ranks must
+    call it.
+
+    losses  loss of each micro-batch
     """
     if session.ranks.world > 1:
         session.optimizer.zero_grad()
@@ -167,9 +171,13 @@ def diagnose(session: TrainingSession, group: Group, counts: list[int], losses: 
 
 
 def skip_step(counters: Counters, bad_tensor: str, budget: int, gradient_norm: float) -> str:
-    """Increment the count of skipped steps and return a warning.
+    """Increment the number of skipped steps and return a warning.
 
-    Raise NonFiniteError if `budget` steps were already skipped.
+    bad_tensor     name of the first tensor with NaN or infinite values
+    budget         maximum number of skipped steps
+    gradient_norm  norm of the gradient, for the warning
+
+    Raises NonFiniteError if `budget` steps were already skipped.
     """
     message = f"step {counters.step + 1}: not finite (gradient norm {gradient_norm:g}); first bad tensor: {bad_tensor}"
     if counters.skipped == budget:
@@ -183,9 +191,9 @@ def skip_step(counters: Counters, bad_tensor: str, budget: int, gradient_norm: f
 
 
 def _first_bad_tensor(session: TrainingSession, batches: Sequence[Batch], losses: Sequence[Tensor]) -> str:
-    """Return the name of the first tensor with NaN or infinite values.
+    """Return the name of the first tensor with NaN or infinite values, in the order of their computation.
 
-    Searches parameters, inputs, losses and gradients, in the order of their computation.
+    The function searches parameters, then the inputs, losses and gradients of the micro-batches.
     """
     model, strategy, ranks = session.model, session.strategy, session.ranks
     suffixes = [f" of micro-batch {index} of {len(batches)}" for index in range(1, len(batches) + 1)]

@@ -1,4 +1,4 @@
-"""Selection of the weights that are trained: frozen parameters, low-rank additions, and a learning rate per layer."""
+"""Selection of the weights that are trained: frozen parameters, LoRA, and a learning rate for each layer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class FrozenNorm(nn.Module):
-    """Base class that is added to the class of a batch normalization, which then keeps its initial statistics."""
+    """Mixin class for batch normalization that keeps the initial statistics, because it always is in eval mode."""
 
     def train(self, mode: bool = True) -> Self:
         """Stay in eval mode."""
@@ -85,8 +85,9 @@ def _freeze(model: nn.Module, patterns: tuple[str, ...]) -> None:
 
 
 def _freeze_norms(model: nn.Module, patterns: tuple[str, ...]) -> None:
-    """Keep the statistics of normalizations of any dimension whose parameters are frozen, or if they have none, whose
-    name matches a pattern.
+    """Freeze the statistics of batch normalization layers whose parameters are frozen.
+
+    A layer without parameters is frozen if its name matches a pattern of `training.freeze`.
     """
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._NormBase) and not isinstance(module, FrozenNorm):
@@ -106,7 +107,8 @@ def _add_low_rank(model: nn.Module, rank: int, config: TrainingConfig) -> None:
             raise UserError(f"training.lora_layers: {pattern!r} matches no trained linear layer; found {kinds}")
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(parameter.requires_grad and belongs_to_head(name) and "." in name)
-    # An adapter contains these tensors, too. FSDP replaces the parameters while it saves, so the names are kept.
+    # A saved LoRA adapter also contains the trained heads. Store their names now, because FSDP replaces the parameters
+    # while it saves.
     if isinstance(model, Model):
         model.trained_heads = tuple(name for name, parameter in model.named_parameters() if parameter.requires_grad)
     for layer in [m for name, m in layers.items() if any(_matches(name, p) for p in config.lora_layers)]:

@@ -27,7 +27,7 @@ from tests.support import services
 PAGE = ROOT / "docs" / "reference" / "python.md"
 MODULES = (
     "analysis.costs", "analysis.lens", "analysis.maps.attention_maps", "analysis.maps.layers", "core.tap", "directory",
-    "export", "models", "models.presets", "tasks.answering.predictor", "tasks.classification.predictor",
+    "export", "models", "models.presets", "runs.listing", "tasks.answering.predictor", "tasks.classification.predictor",
     "tasks.comparison", "tasks.evaluation", "tasks.images.predictor", "tasks.language.predictor",
     "tasks.loading", "tasks.masked_words.predictor", "tasks.predictor", "tasks.tagging.predictor", "tasks.train",
     "tasks.translation.predictor",
@@ -48,6 +48,9 @@ def models(folder: Path) -> dict[str, Any]:
     }
     data = {"source": "en", "target": "de", "fingerprints": {}}
     (made["translator"] / "result.json").write_text(json.dumps({"data": data}))
+    (folder / "runs/first/state").mkdir(parents=True)
+    (folder / "runs/first/state/finished.json").write_text("{}")
+    (folder / "runs/first/result.json").write_text(json.dumps({"recipe": "tagging"}))
     torch.manual_seed(0)
     vit = build(manyheads.preset("vit/2-8", width=16, layers=2, heads=2, labels=tuple("0123456789")))
     made["vit"] = folder / "runs/vit"

@@ -38,12 +38,12 @@ WIDTH = 7.0  # width of the figure in inches
 @checked_methods
 @dataclass(frozen=True)
 class ChannelWeights:
-    """Mean weight of every channel of squeeze-and-excitation blocks, with a row for each class or image.
+    """Mean weight of every channel of squeeze-and-excitation blocks over each of R groups of images.
 
     layers   module names of the blocks, in the network's order
     weights  weights from 0 to 1 for each block, (R, C) float32
-    rows     names of the R rows, such as the classes
-    images   number of images averaged in each row, (R,)
+    rows     names of the R groups: classes, or single images
+    images   number of images in each group, (R,)
     model    name or path of the model
     title    description of the images
     picture  (Y, X) or (Y, X, 3) uint8: the preprocessed image, if there is only one
@@ -169,15 +169,16 @@ def channel_weights(
     title: str = "",
     picture: NDArray[np.uint8] | None = None,
 ) -> ChannelWeights:
-    """Return the mean channel weights of groups of images, such as the images of each class.
+    """Return the mean channel weights of each group of images, such as the images of each class.
 
-    The images come in batches (B, C, Y, X), and are normalized as in training.
+    batches  batches of images (B, C, Y, X), normalized as in training
+    rows     names of the groups, which are the rows of the result
+    row_of   index of the group of each image, in the order of the batches. By default, each image is a group
+    name     name of the model
+    title    description of the images
+    picture  single image to show next to the weights
 
-    rows    names of the groups, which are the rows of the result
-    row_of  index of the group of each image, in the order of the batches; default: one group per image
-
-    `name`, `title` and `picture` become fields of the result. Raises UserError for a model without
-    squeeze-and-excitation blocks, and for a group without images.
+    Raises UserError for a model without squeeze-and-excitation blocks, and for a group without images.
     """
     blocks = squeezes(model)
     if not blocks:

@@ -1,4 +1,4 @@
-"""Pictures of the errors of a classifier: its confusion matrix, and a sheet of the wrong images."""
+"""Pictures of the errors of a classifier: its confusion matrix, and the wrongly classified images."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from manyheads.errors import extra
 from manyheads.files import JsonObject
 
 COUNTED = 20  # maximum number of labels of a matrix in which each cell shows its count
-COLUMNS = 8  # images in a row of a sheet
+COLUMNS = 8  # number of images in a row of the picture of wrongly classified images
 
 
 def draw_confusion(path: str | Path, labels: Sequence[str], counts: NDArray[np.int64]) -> None:
-    """Draw the number of items for each true label (row) and predicted label (column).
+    """Draw a confusion matrix. The color of a cell shows the fraction of the items with this true label.
 
-    The color is the fraction of the items of a row.
+    counts  number of items for each true label (row) and predicted label (column)
     """
     with extra("analysis", "a picture"):
         from matplotlib.figure import Figure

@@ -32,7 +32,9 @@ NEAREST, SAME_WORD = "nearest", "same word"
 class Referring(NamedTuple):
     """Mention of an entity in a text.
 
-    It has the entity, and the index and universal part of speech of the mention's head word.
+    entity  identifier of the entity
+    head    index of the mention's head word in the text
+    tag     universal part of speech of the head word
     """
 
     entity: str

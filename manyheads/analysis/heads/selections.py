@@ -27,10 +27,10 @@ Z = 1.959964  # quantile of the normal distribution for two-sided 95% confidence
 class Hits(NamedTuple):
     """Results for the N items (words or mentions) of one text.
 
-    The fields are the correct selections (N, 2, L, H), the group of each item, and the correct selections of each
-    baseline (N,).
-
-    cluster  index of the text (sentence or document), which is needed because items of one text are not independent
+    right      (N, 2, L, H) True for each correct selection, by item, direction, layer and head
+    groups     group of each item, such as its syntactic relation
+    baselines  (N,) True for each correct selection of a baseline, by the name of the baseline
+    cluster    index of the text (sentence or document), because items of one text are not independent
     """
 
     right: NDArray[np.bool_]
@@ -137,8 +137,9 @@ class Selections:
 def picks(maps: Tensor, candidates: Tensor) -> NDArray[np.int64]:
     """Return the word that each attention head selects for each word, in both directions, (2, L, H, W).
 
-    The first direction selects the candidate that the word attends to most, the second the candidate that attends to
-    the word most. NONE stands for a word without attention to any candidate. Ties select the first candidate.
+    In the first direction, the candidate to which the word attends most is selected. In the second direction, it is the
+    candidate that attends to the word most. Of equal candidates, the first is selected. The result for a word without
+    attention to any candidate is NONE.
 
     maps        attention between the words of a text, (L, H, W, W)
     candidates  (W, W), True if the second word may be the answer for the first

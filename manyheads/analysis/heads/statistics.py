@@ -225,9 +225,9 @@ def importance(model: nn.Module, loss: Callable[[], float], layers: Any = None) 
 
     This measures the importance of a head (Michel, Levy & Neubig 2019, section 3).
 
-    loss    function that computes the loss with the current model, without dropout; it is called once for the whole
+    loss    function that computes the loss with the current model, without dropout. It is called once for the whole
             model and once with each head removed
-    layers  selected layers, as in `record`: names, name patterns or indices; default: all layers
+    layers  selected layers, as in `record`: names, name patterns or indices. By default, all layers
     """
     # This recording stores as little as possible. It only finds the attention layers that the loss uses.
     with record(model, layers, heads=[0], queries=[0]) as maps:

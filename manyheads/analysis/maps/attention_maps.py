@@ -34,11 +34,11 @@ class AttentionMaps(RecordedMaps):
         self, *, axis: str | None = None, layer: int | None = None, head: int | None = None,
         view: Literal["lines", "matrix", "picture"] | None = None,
     ) -> Self:  # fmt: skip
-        """Return the same maps with another beginning of the page and of the display in notebooks.
+        """Return the same maps with another initial view of the interactive page, which notebooks also display.
 
-        axis   kind of attention; default: "cross" if present, otherwise the first one
+        axis   kind of attention. By default, "cross" if present, otherwise the first kind
         layer  index of the layer, from 0, or the step of a layer that is applied several times, from 1
-        head   index of the head; default: the mean over all heads of the layer
+        head   index of the head. By default, the mean over all heads of the layer
         view   "lines" or "matrix" for a text, "picture" or "matrix" for an image
 
             >>> maps = bert.attend("the cat sat").opened(layer=1, head=0)
@@ -55,10 +55,10 @@ class AttentionMaps(RecordedMaps):
         return replace(self, opening={name: value for name, value in asked.items() if value is not None})
 
     def page(self, path: str | Path, *others: AttentionMaps, first: int = 0) -> list[str]:
-        """Write an interactive HTML page that needs no other file. Returns notes about the parts that the page omits.
+        """Write an interactive HTML page that needs no other file. Return notes about the parts that the page omits.
 
-        others  attention maps of other inputs or models, shown side by side with these maps
-        first   if the text is too long for a page: index, from 0, of the first token that the page shows
+        others  attention maps of other inputs or models, which are shown side by side with these maps
+        first   index, from 0, of the first token that the page shows, for a text that is too long for a page
 
         Raises UserError for weights that are not finite, and for `first` outside the text.
 
@@ -97,9 +97,10 @@ class AttentionMaps(RecordedMaps):
 
         Returns notes about characters that the font lacks.
 
-        axis   "encoder", "decoder", "cross" or "self"; default: cross-attention if present, otherwise the first axis
-        style  "lines": one panel per layer, with lines from each query to its keys and a color per head; texts only
-        query  for an image: index of the query token; default: the class token, otherwise the patch in the middle
+        axis   "encoder", "decoder", "cross" or "self". By default, cross-attention if present, otherwise the first axis
+        style  "matrix" for one heat map per head. "lines" for one panel per layer, with lines from each query to its
+               keys and a color per head, for texts only
+        query  index of the query token, for an image. By default, the class token, otherwise the patch in the middle
 
             >>> notes = translator.attend("the cat", heads=[0]).draw("cross.png", axis="cross")
         """

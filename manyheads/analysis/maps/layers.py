@@ -72,7 +72,7 @@ class Layer:
 
     @property
     def halted(self) -> NDArray[np.bool_]:
-        """Mask (queries,), true at queries that halted before this step, in a model with adaptive halting.
+        """Mask (queries,) that is True at queries that halted before this step, in a model with adaptive halting.
 
         The hidden state of a halted position is still updated, because other positions may attend to it. The output of
         the position is frozen.
@@ -82,7 +82,7 @@ class Layer:
         return np.array(self.queries.steps) < self.step
 
     def words(self) -> Layer:
-        """Merge the tokens of each word, as in Clark et al. 2019, section 4.1.
+        """Return the attention map between words instead of tokens, as in Clark et al. 2019, section 4.1.
 
         Attention to a word is the sum over the tokens of this word. Attention from a word is the mean over its tokens.
         """

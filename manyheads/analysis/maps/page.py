@@ -1,12 +1,12 @@
-"""Attention maps as one interactive HTML page that needs no network, server or other file.
+"""Interactive HTML page with attention maps, which needs no network, server or other file.
 
 The page is `assets/page.html` with its style, scripts and data. Attention weights are quantized: for each head, the
 square root of weight / maximum in 255 steps (127 in each direction for negative weights). The error is at most 0.4% of
 the head's maximum. All maps of an input form one zlib stream in base64, which browsers decompress themselves.
 Calculations (queries, keys and values) form a second stream of exact float32 values.
 
-Large inputs are reduced, and a note on the page says so. A text has at most SHOWN tokens, from a given token on. An
-image has at most PATCHES patches: neighboring patches are merged (weights are added over keys and averaged over
+Large inputs are reduced, and a note on the page says so. Of a text, at most SHOWN tokens are shown, from a given token
+on. An image has at most PATCHES patches: neighboring patches are merged (weights are added over keys and averaged over
 queries).
 """
 
@@ -96,10 +96,13 @@ def _asset(name: str) -> str:
 
 
 def panel(maps: RecordedMaps, first: int, all_notes: list[str]) -> JsonObject:
-    """Return the attention maps of one input as data for the page's scripts, and append notes to `all_notes`.
+    """Return the attention maps of one input as data for the scripts of the page.
 
-    The notes name omitted parts. Each list of token names is stored once, and the queries and keys of a layer refer to
-    a list by its index. Maps are in the order of the layers.
+    Each list of token names is stored once, and the queries and keys of a layer refer to a list by its index. Maps are
+    in the order of the layers.
+
+    first      index of the first token to show
+    all_notes  list to which notes about omitted parts are appended
     """
     sides: dict[tuple[Side, int], JsonObject] = {}
     notes: list[str] = []
@@ -150,7 +153,7 @@ def panel(maps: RecordedMaps, first: int, all_notes: list[str]) -> JsonObject:
 def _quantize(weights: NDArray[np.float32]) -> tuple[list[float], bool, bytes]:
     """Quantize attention maps (H, Tq, Tk) to one byte per weight.
 
-    Return the maximum of each head, true if weights are signed, and the bytes.
+    Return the maximum of each head, True if some weights are negative, and the bytes.
     """
     signed = bool((weights < 0).any())
     largest = np.abs(weights).max(axis=(1, 2), keepdims=True)

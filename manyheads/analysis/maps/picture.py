@@ -49,9 +49,10 @@ def draw(
     Returns notes about characters that the font lacks. For a model with adaptive halting, the number after a token is
     the number of steps for this token. In the maps of later steps, the row of a halted token is grey.
 
-    axis   "encoder", "decoder", "cross" or "self"; default: cross-attention if present, otherwise the first axis
-    style  "lines": one panel per layer, with lines from each query to its keys and a color per head; texts only
-    query  for an image: index of the query token; default: the class token, otherwise the patch in the middle
+    axis   "encoder", "decoder", "cross" or "self". By default, cross-attention if present, otherwise the first axis
+    style  "matrix" for one heat map per head. "lines" for one panel per layer, with lines from each query to its keys
+           and a color per head, for texts only
+    query  index of the query token, for an image. By default, the class token, otherwise the patch in the middle
 
     Raises UserError for a picture that cannot be drawn.
     """
@@ -162,7 +163,7 @@ def _colors(layers: list[Layer]) -> ScalarMappable:
     from matplotlib.colors import Normalize
 
     most = max(float(np.abs(layer.weights).max()) for layer in layers) or 1.0
-    if all(layer.shares for layer in layers):  # four times a uniform weight or more, so that uniform attention is pale
+    if all(layer.shares for layer in layers):  # The scale ends at four times a uniform weight or more, which is pale.
         most = max(most, min(1.0, 4 / max(len(layer.keys) for layer in layers)))
     signed = any((layer.weights < 0).any() for layer in layers)
     return ScalarMappable(Normalize(-most if signed else 0, most), "RdBu" if signed else "Blues")
@@ -234,9 +235,9 @@ def _edge_size(layer: Layer, columns: int) -> float:
 def _matrix(panel: Axes, layer: Layer, head: int, queries: float, keys: float, colors: ScalarMappable) -> None:
     """Draw one attention map as a heat map.
 
-    `queries` and `keys` are the font sizes of the token names in points, 0 for no names.
+    queries, keys  font sizes of the names of query and key tokens in points; 0 for no names
     """
-    # color the rows of halted query tokens grey
+    # NaN makes the rows of halted query tokens grey.
     shown = np.where(layer.halted[:, None], np.nan, layer.weights[0, head])
     panel.imshow(colors.to_rgba(shown), aspect="auto", interpolation="nearest")
     panel.set(xticks=[], yticks=[], facecolor="0.85")

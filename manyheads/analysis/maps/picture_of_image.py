@@ -1,4 +1,4 @@
-"""Attention maps of one query over an image, where colors show by how much a patch exceeds a uniform distribution."""
+"""Picture of the attention of one query over an image. Colors show multiples of a uniform distribution over patches."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ImageMaps:
         self._queries = [_query(layer, query) for layer in layers]
         self._grids = [_over_patches(layer, at) for layer, at in zip(layers, self._queries, strict=True)]
         self._even = [1 / len(layer.keys) if self.shares else 1.0 for layer in layers]
-        # The contrast of the image is reduced, because colors are hard to see on black and white.
+        # Reduce the contrast of the image, because colors are hard to see on black and white.
         self._gray = None if picture is None else 40 + np.asarray(Image.fromarray(picture).convert("L")) * 0.75
         self.colors = self._scale()
         names = {_name(layer, at) for layer, at in zip(layers, self._queries, strict=True)}

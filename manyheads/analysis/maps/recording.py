@@ -31,11 +31,11 @@ Sides = Mapping[str, tuple[Side, Side]]
 class MapOptions:
     """Selection of attention maps by axis (kind of attention), layer and head.
 
-    axis    name of the axis, one of AXES; None for all axes that the model has
-    layers  layer indices within each axis, None for all. Negative indices count from the end. If an axis has a single
-            layer that is applied several times, the values select applications (steps), from 1
-    heads   head indices in each layer. Negative indices count from the end; None for all
-    calculation  true to record also the queries, keys and values of the attention, `Layer.calculation`
+    axis         name of the axis, one of AXES. By default, all axes that the model has
+    layers       layer indices within each axis; negative indices count from the end. If an axis has a single layer that
+                 is applied several times, the numbers select applications (steps), from 1. By default, all layers
+    heads        head indices in each layer; negative indices count from the end. By default, all heads
+    calculation  True to record also the queries, keys and values of the attention (`Layer.calculation`)
     """
 
     axis: str | None = None
@@ -47,8 +47,10 @@ class MapOptions:
 class _Recording(NamedTuple):
     """Data recorded in one forward pass.
 
-    The data are the attention map and the input shape of each layer. For a model with adaptive halting, they include
-    the number of steps of each position.
+    maps          attention maps of each layer, by the name of the layer
+    calculations  queries, keys and values of each layer
+    shapes        input shape of each layer
+    thoughts      number of steps of each position, for a model with adaptive halting
     """
 
     maps: Mapping[str, list[Tensor]]
@@ -96,9 +98,9 @@ class _Selection(NamedTuple):
 
     @classmethod
     def of(cls, model: nn.Module, options: MapOptions, called: str) -> Self:
-        """Raise an error if the model does not have the selected axis, layers or heads.
+        """Create the selection for a model. Raise UserError if the model has no such axis, layer or head.
 
-        `called` is the model's name in errors.
+        called  name of the model for error messages
         """
         layers, heads = _to_indices("layers", options.layers), _to_indices("heads", options.heads)
         every = _layers_by_axis(model)

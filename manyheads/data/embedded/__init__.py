@@ -1,1 +1,1 @@
-"""Embedded corpora, which require no download: the package contains or generates them."""
+"""Built-in corpora, which require no download: they are files of the package, or are generated."""

@@ -1,4 +1,4 @@
-"""Codes of the 60 languages in the embedded corpus for text classification."""
+"""Codes of the 60 languages in the built-in corpus for text classification."""
 
 # Phrases are generated for two languages at a time: the first and second of this list, the third and fourth, and so on.
 # Related languages are not paired, because their phrases could be nearly identical.

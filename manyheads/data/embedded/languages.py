@@ -1,4 +1,4 @@
-"""Embedded corpus for text classification: phrases in 60 languages, labeled with the language. It requires no download.
+"""Built-in corpus for text classification: phrases in 60 languages, labeled with the language. It requires no download.
 
 The phrases contain dates, times, time spans, amounts, units, lists and names. They are generated from the Unicode CLDR
 data in the library Babel as in `phrases.py`, for two languages at a time. A phrase that is held out for validation or
@@ -20,7 +20,7 @@ from manyheads.data.readers.labeled import Labeled
 from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError
 
-FRAGMENTS = 500  # number of phrase fragments of each kind for each pair of languages
+FRAGMENTS = 500  # number of fragments of each kind (such as dates) that are generated for each pair of languages
 
 
 def cldr_languages(*, seed: int = 0, size: int = 48_000) -> SplitData[Labeled]:
@@ -39,7 +39,8 @@ def cldr_languages(*, seed: int = 0, size: int = 48_000) -> SplitData[Labeled]:
         kinds = [list(islice(kind, FRAGMENTS)) for kind in writer.kinds().values()]
         training_targets = {f.target for kind in kinds for f in kind if split_of(f.source) == "train"}
         for split, count in counts.items():
-            # Two source phrases can have the same target phrase, so a held-out phrase must be new in both languages.
+            # Different phrases in one language can have the same translation. A held-out phrase must therefore not
+            # occur in the training data in either language.
             pools = [
                 [
                     f

@@ -1,4 +1,4 @@
-"""Embedded parallel corpus: phrases in two languages, generated from the Unicode CLDR data in the library Babel.
+"""Built-in parallel corpus: phrases in two languages, generated from the Unicode CLDR data in the library Babel.
 
 The corpus requires no download.
 
@@ -31,12 +31,13 @@ from manyheads.errors import UserError
 
 _SPLITS = ("train", "validation", "test")
 _HELD_OUT_FRACTION = 0.05  # fraction of the fragments that is held out for validation, and the same fraction for test
-# This table also removes invisible marks of the writing direction.
+# Translation table (str.translate) that makes all spaces plain, and removes invisible marks of the writing direction.
 PLAIN_SPACES = str.maketrans("\u00a0\u202f\u2009\u2007\u2008", " " * 5, "\u200e\u200f\u061c")
 # Fixed date relative to which relative times are formatted, so that the corpus does not depend on the current date.
 _TODAY = date(2026, 1, 1)
 _EARLIEST, _LATEST = date(1950, 1, 1).toordinal(), date(2049, 12, 31).toordinal()
-# The longer formats come first: if two formats give the same source ("May 5, 2026"), the first determines the target.
+# The long formats come before the short ones. If two formats give the same source text ("May 5, 2026"), the first one
+# determines the target text.
 _DATE_FORMATS: tuple[Literal["full", "long", "medium", "short"], ...] = ("full", "long", "medium", "short")
 _DATE_SKELETONS = ("yMMMM", "MMMMd", "yMMMEd", "MMMEd", "MMMd")
 _JOINTS = ("{}: {}", "{} ({})", "{} – {}", "{}; {}")
@@ -49,10 +50,10 @@ class Fragment(NamedTuple):
 
 
 def cldr_pairs(source: str = "en", target: str = "de", *, seed: int = 0, size: int = 30_000) -> SplitData[Pairs]:
-    """Generate `size` training pairs, and size // 30 pairs each for validation and test.
+    """Generate `size` training pairs of phrases, and size // 30 pairs each for validation and test.
 
-    There are fewer if the locales do not yield that number. No source occurs twice. The result depends only on the
-    seed and the version of Babel. Raises UserError for an unknown locale.
+    The splits are smaller if the two locales do not yield that number of different phrases. No source text occurs
+    twice. The result depends only on the seed and the version of Babel. Raises UserError for an unknown locale.
     """
     first, second = locale_of(source), locale_of(target)
     if first == second:
@@ -131,9 +132,12 @@ class Writer:
         return Fragment(joint.format(a.source, b.source), joint.format(a.target, b.target), a.needs + b.needs)
 
     def _both(self, needs: tuple[str, ...], form: Callable[..., str], *args: Any, **options: Any) -> list[Fragment]:
-        """Format a fragment in both locales. Return a list with the fragment.
+        """Format a fragment in both locales. Return it as a list of one fragment.
 
         The list is empty if a locale lacks the pattern, or if the source text already has another target text.
+
+        needs  names and patterns of the fragment, which must also occur in the training data
+        form   function of Babel that formats the arguments `args` and `options` in a locale
         """
         try:
             texts = (form(*args, locale=locale, **options).translate(PLAIN_SPACES) for locale in self.locales)
@@ -154,7 +158,10 @@ class Writer:
         return [fragment for code in codes for fragment in self._both((f"{kind} {code}",), name, code)]
 
     def kinds(self) -> dict[str, Iterator[Fragment]]:
-        """Return the kinds of fragments. A kind with many names to learn is divided into several kinds."""
+        """Return a generator of fragments for each kind, by its name.
+
+        A kind whose fragments contain many different names is divided into several kinds.
+        """
         return {
             "dates": self._dates(),
             "times": self._times(),
@@ -203,7 +210,7 @@ class Writer:
     def _moments(self) -> Iterator[Fragment]:
         for _ in range(3000):
             moment = datetime.combine(self._day(), time(self.random.randrange(24), self.random.randrange(60)))
-            # Long formats come first, as in _dates: "May 5, 2026" is in the long format.
+            # The long formats are tried first, as in _dates, so that "May 5, 2026" counts as a date in the long format.
             forms = [form for form in _DATE_FORMATS if self._both((), dates.format_date, moment, form)]
             form = self.random.choice(forms)
             needs = (f"date {form} month {moment.month}", f"date {form} weekday {moment.weekday()}")

@@ -1,4 +1,4 @@
-"""Embedded corpora that are stored as files in the package, so that the default corpora require no locale data.
+"""Built-in corpora that are stored as files in the package, so that the default corpora require no locale data.
 
 `python -m lab.embedded_corpora` writes these files. Corpora for other locales, seeds and sizes are generated with the
 library Babel (extra `locales`).
@@ -21,14 +21,14 @@ from manyheads.errors import extra
 FOLDER = files("manyheads.data.embedded") / "corpora"
 SUFFIX = ".json.xz"
 
-Columns = list[tuple[list[Any], list[Any]]]  # names of the two columns in the file of each split
+Columns = list[tuple[list[Any], list[Any]]]  # two columns of values for each split
 D = TypeVar("D", bound=Data)
 
 
 def pairs(source: str, target: str, *, seed: int, size: int) -> SplitData[Pairs]:
-    """Return the embedded corpus of sentence pairs (`phrases.cldr_pairs`).
+    """Return the built-in corpus of sentence pairs (see `phrases.cldr_pairs` for the arguments).
 
-    It is read from the package if possible, and otherwise generated.
+    The corpus is read from a file of the package if there is one with these arguments, and otherwise generated.
     """
 
     def generate() -> SplitData[Pairs]:
@@ -40,9 +40,9 @@ def pairs(source: str, target: str, *, seed: int, size: int) -> SplitData[Pairs]
 
 
 def languages(*, seed: int, size: int) -> SplitData[Labeled]:
-    """Return the embedded corpus of phrases in 60 languages (`languages.cldr_languages`).
+    """Return the built-in corpus of phrases in 60 languages (see `languages.cldr_languages` for the arguments).
 
-    It is read from the package if possible, and otherwise generated.
+    The corpus is read from a file of the package if there is one with these arguments, and otherwise generated.
     """
 
     def generate() -> SplitData[Labeled]:
@@ -54,9 +54,9 @@ def languages(*, seed: int, size: int) -> SplitData[Labeled]:
 
 
 def tagged(locale: str, *, seed: int, size: int) -> SplitData[Tagged]:
-    """Return the embedded corpus of tagged phrases (`tags.cldr_tagged`).
+    """Return the built-in corpus of tagged phrases (see `tags.cldr_tagged` for the arguments).
 
-    It is read from the package if possible, and otherwise generated.
+    The corpus is read from a file of the package if there is one with these arguments, and otherwise generated.
     """
 
     def generate() -> SplitData[Tagged]:
@@ -68,7 +68,7 @@ def tagged(locale: str, *, seed: int, size: int) -> SplitData[Tagged]:
 
 
 def names() -> list[str]:
-    """Return the name of each corpus in the package, with its kind, locales, seed and size."""
+    """Return the names of the corpora that are files of the package. A name states kind, locales, seed and size."""
     return sorted(file.name.removesuffix(SUFFIX) for file in FOLDER.iterdir() if file.name.endswith(SUFFIX))
 
 
@@ -79,7 +79,7 @@ def _corpus(name: str, make: Callable[[list[Any], list[Any]], D], generate: Call
     """
     available = names()
     if name not in available:
-        with extra("locales", f"the embedded corpus {name} (available without an extra: {', '.join(available)})"):
+        with extra("locales", f"the built-in corpus {name} (available without an extra: {', '.join(available)})"):
             return generate()
     columns: Columns = json.loads(lzma.decompress((FOLDER / f"{name}{SUFFIX}").read_bytes()))
     train, validation, test = [make(first, second) for first, second in columns]

@@ -1,4 +1,4 @@
-"""Embedded corpus for tagging: phrases generated from Unicode CLDR data, with IOB2 tags for the kind of each part.
+"""Built-in corpus for tagging: phrases generated from Unicode CLDR data, with IOB2 tags for the kind of each part.
 
 The parts are the fragments of `phrases.py` in one locale: dates, times, durations, amounts of money, quantities,
 numbers, percentages, places and languages. A phrase is one fragment, or several that are joined by the locale's list
@@ -22,11 +22,14 @@ from manyheads.data.readers.splits import SplitData
 from manyheads.errors import UserError
 
 NAMES = ("PLACE", "LANGUAGE")
-_JOINTS = ("{0}: {1}", "{0} ({1})", "{0}; {1}")  # A dash is not used as a separator, because "May 5 – 7" is one date.
+_JOINTS = ("{0}: {1}", "{0} ({1})", "{0}; {1}")  # No pattern has a dash, because "May 5 – 7" would look like one date.
 
 
 class _Part(NamedTuple):
-    """Part of a phrase: a fragment with its kind, or text between fragments (its kind is "")."""
+    """Part of a phrase: a fragment such as a date, or the text between two fragments.
+
+    kind   kind of the fragment, such as "date"; "" for the text between fragments
+    """
 
     text: str
     kind: str
@@ -88,9 +91,9 @@ def cldr_tagged(locale: str = "en", *, seed: int = 0, size: int = 8000) -> Split
 
 
 def _parts(writer: Writer) -> list[_Part]:
-    """Return each distinct fragment once, with exactly one kind.
+    """Return the fragments of all kinds without duplicates, each with exactly one kind.
 
-    For example, "May" always counts as a month, even if other kinds of fragments have the same text.
+    For example, "May" always counts as a month, even if another kind contains a fragment with the same text.
     """
     parts = {f.source: _Part(f.source, "PLACE", f.needs) for f in writer.territories}
     parts |= {f.source: _Part(f.source, "LANGUAGE", f.needs) for f in writer.languages}
@@ -150,9 +153,9 @@ def _put(pattern: str, filling: list[list[_Part]]) -> list[_Part]:
 
 
 def _tagged(text: str, phrase: list[_Part]) -> tuple[list[str], list[str]] | None:
-    """Return the words and tags of a phrase, or None if a word belongs to two parts of the phrase.
+    """Return the words and tags of a phrase, or None if a word extends over two parts of the phrase.
 
-    This happens in locales that write words without spaces between them.
+    Words extend over several parts in locales that write without spaces between words.
     """
     kinds: list[tuple[str, int]] = []  # kind and index of the phrase part to which each character belongs
     for number, part in enumerate(phrase):

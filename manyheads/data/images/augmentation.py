@@ -21,7 +21,7 @@ from manyheads.core.config import Config, Range, Rate
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.errors import UserError
 
-# Purpose for which a random generator is used. Generators for different purposes give independent numbers.
+# Part of a generator's seed: the purpose of the random numbers. Different purposes give independent random numbers.
 _ORDER, _ITEM, _BATCH = 1, 2, 3
 
 
@@ -115,14 +115,16 @@ class Augmentation(Config):
         """Apply mixup or cutmix to images (B, C, Y, X) and labels (B,). Return images and soft labels (B, L).
 
         The first image of the batch is combined with the last, the second with the second to last, and so on. All pairs
-        have the same weight, as in timm. If the given images are only part of a batch, `others` are the images to
-        combine them with.
+        have the same weight, as in timm.
+
+        classes  number L of classes
+        others   images and labels with which the given images are combined, if these are only a part of a batch
         """
         assert self.mixes
         other_images, other_labels = (images[::-1], labels[::-1]) if others is None else others
         cut = self.cutmix > 0 and (self.mixup == 0 or random.random() < self.switch)
         alpha = self.cutmix if cut else self.mixup
-        # mixing weight of the image; the image that it is combined with has 1 minus this weight
+        # weight of each image in the mixture; the image with which it is combined has the weight 1 - weight
         weight = float(random.beta(alpha, alpha))
         if cut:
             rows, columns = cutmix_box(images.shape[2], images.shape[3], weight, random)
@@ -135,10 +137,11 @@ class Augmentation(Config):
         return mixed, one_hot[labels] * np.float32(weight) + one_hot[other_labels] * np.float32(1 - weight)
 
 
-# Default values of DeiT's code. timm disables its color jitter (0.4) if RandAugment is enabled, so jitter is 0 here.
+# Default settings of DeiT's code. Its color jitter of 0.4 has no effect, because timm disables jitter if RandAugment is
+# enabled; therefore jitter is 0 here.
 DEIT = Augmentation(crop="resized", flip=0.5, randaugment=2, erasing=0.25, mixup=0.8, cutmix=1.0, repeats=3)
-# The same augmentation for images of 32 x 32. A crop to 8% of the area of such an image would be only a few pixels, so
-# the image is padded and then cropped at random.
+# DeiT's augmentation for small images of 32 x 32 pixels. They are padded and cropped at random instead of resized,
+# because a crop of 8% of the area would contain only a few pixels.
 DEIT_SMALL = replace(DEIT, crop="padded")
 CLASSIC = Augmentation(crop="padded", flip=0.5)  # Augmentation for CIFAR-10 from He 2015, section 4.2.
 
@@ -152,10 +155,10 @@ def batch_random(seed: int, epoch: int, batch: int) -> Generator:
 
 
 def epoch_order(items: int, seed: int, epoch: int, repeats: int = 1) -> NDArray[np.int64]:
-    """Return an array (items, 2) for one epoch: the image indices in random order, and the copy index of each.
+    """Return the order of images in one epoch as an array (items, 2): image indices, and indices of augmented copies.
 
-    With repeated augmentation, the copies of an image are adjacent. The length of the array does not change, so
-    some images are left out.
+    With repeated augmentation (`repeats` above 1), the copies of an image are adjacent. The array has `items` rows for
+    any number of copies, so some images are left out.
     """
     order = _generator(_ORDER, seed, epoch).permutation(items)[: -(-items // repeats)]
     copies = np.stack([np.repeat(order, repeats), np.tile(np.arange(repeats), len(order))], axis=1)
@@ -169,9 +172,11 @@ def _generator(*numbers: int) -> Generator:
 def resized_crop_box(
     width: int, height: int, scale: tuple[float, float], random: Generator
 ) -> tuple[int, int, int, int]:
-    """Return a random crop (left, top, right, bottom) of an image, with random area and aspect ratio.
+    """Return the box (left, top, right, bottom) of a random crop, with random area and aspect ratio.
 
-    If ten random crops do not fit into the image, the center crop is returned.
+    If none of ten random boxes fits into the image, the box of a center crop is returned.
+
+    scale  minimum and maximum fraction of the image area
     """
     for _ in range(10):
         wide, high = _sides(width * height, scale, 4 / 3, random)
@@ -228,7 +233,7 @@ def color_jitter(image: Image.Image, strength: float, random: Generator) -> Imag
 
 
 class Fill(NamedTuple):
-    """Color of pixels outside the image, and the resampling filter."""
+    """Settings of operations that move pixels: color of the pixels outside of the image, and resampling filter."""
 
     color: int | tuple[int, ...]
     filter: Image.Resampling

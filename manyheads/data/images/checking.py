@@ -27,8 +27,8 @@ from manyheads.data.readers.rows import BadRow
 from manyheads.errors import UserError
 from manyheads.files import parse_json
 
-# Maximum size of an image file in bytes. A link in the data may lead to a special file, such as /proc/kcore of size
-# 2**47.
+# Maximum size of an image file in bytes. Without a limit, a link to a special file such as /proc/kcore (2**47 bytes)
+# would exhaust memory.
 MAX_FILE_BYTES = 2**30
 MAX_SMALL_BYTES = 2**20  # Images whose pixels need at most this number of bytes may stay in memory.
 _IMAGES_PER_TASK = 16  # number of images that a thread validates in one task
@@ -42,8 +42,8 @@ class Check(NamedTuple):
     mode    Pillow mode of the image file
     nbytes  size of the pixels in bytes
     notes   warnings of the decoder
-    stamp   identifier under which this result is saved in the file of validation results; empty: it is not saved
-    pixels  (Y, X) or (Y, X, 3) pixels of a small image that stays in memory
+    stamp   identifier of the image in the file of saved validation results. If empty, the result is not saved
+    pixels  (Y, X) or (Y, X, 3) pixels of a small image that stays in memory; None for other images
     """
 
     key: str
@@ -99,8 +99,8 @@ def check_images(
            exceeds this size, results contain no pixels, and images in `known` are not decoded again
     """
     threads, rest = os.cpu_count() or 1, iter(samples)
-    # Validation results for large and for faulty images are stored, because a table may name the same image in many
-    # rows.
+    # Results of images whose pixels do not stay in memory, by identifier. A table may name the same image in many rows,
+    # and each image should be decoded only once.
     large: dict[str, Check | BadRow] = {}
 
     def check(part: list[Sample]) -> list[Check | BadRow]:
@@ -138,7 +138,7 @@ def _decode_checked(source: bytes | Path | Member, place: str, stamp: str) -> Ch
     try:
         image, mode, notes = decode(content(source))
         return check_pixels(np.asarray(image), mode, notes)._replace(stamp=stamp)
-    # A new exception is raised, because the traceback of the original exception would keep the image in memory.
+    # Return a new exception: the traceback of the original one would keep the image in memory.
     except ImageFault as error:
         # The path was read from a table, so the message must also name the image file.
         if isinstance(source, Path) and str(source) != place:
@@ -191,7 +191,7 @@ def _stamp(source: bytes | Path | Member) -> str:
 
 
 def content(source: bytes | Path | Member) -> bytes:
-    """Return the content of an image file as bytes. Raises ImageFault."""
+    """Return the content of an image file as bytes. Raises ImageFault if the file cannot be read."""
     if isinstance(source, bytes):
         return source
     try:

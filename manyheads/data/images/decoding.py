@@ -1,4 +1,4 @@
-"""Decode image files to 8-bit pixels, grayscale or RGB. The fault of a damaged file is described in one line.
+"""Decoder of image files to 8-bit pixels, grayscale or RGB. It describes the fault of a damaged file in one line.
 
 All image formats are converted to one of two Pillow modes: L (grayscale) or RGB.
 
@@ -27,8 +27,8 @@ from PIL import Image, ImageOps
 from manyheads.data.readers.rows import BadRow
 from manyheads.errors import UserError
 
-# Maximum number of pixels (360 MB decoded); cameras produce up to 108 million. The header of a file is checked before
-# decoding, because a file of a few bytes can claim a huge image.
+# Maximum number of pixels of an image (360 MB decoded). Photographs of cameras have up to 108 million. The size in the
+# header of a file is compared with it before decoding, because a file of a few bytes can claim to be a huge image.
 MOST_PIXELS = 120_000_000
 
 # EPS is not supported, because decoding it runs a program.
@@ -37,7 +37,7 @@ _DEFAULT_HINT = "save the image again, or remove it"
 
 
 class ImageFault(BadRow):
-    """Exception for an image that cannot be used. It contains the fault, and a hint on how to correct the fault."""
+    """Exception for an image that cannot be used, with the fault and a hint on how to correct it."""
 
     def __init__(self, fault: str, hint: str = _DEFAULT_HINT) -> None:
         super().__init__(fault, hint)
@@ -50,7 +50,7 @@ class Decoded(NamedTuple):
 
 
 def decode(data: bytes, max_pixels: int = MOST_PIXELS) -> Decoded:
-    """Decode an image file of at most `max_pixels` pixels. Raises ImageFault."""
+    """Decode the content of an image file. Raises ImageFault if it is damaged or has more than `max_pixels` pixels."""
     if not data:
         raise ImageFault("the image is empty (0 bytes)")
     notes: list[str] = []
@@ -60,7 +60,7 @@ def decode(data: bytes, max_pixels: int = MOST_PIXELS) -> Decoded:
     except Image.DecompressionBombError as error:
         count = re.search(r"\d+", str(error))
         raise ImageFault(*_too_large(f"{int(count[0]):,} pixels" if count else "its pixels", max_pixels)) from None
-    except MemoryError:  # This exception does not mean that the image is faulty.
+    except MemoryError:  # The image is not faulty.
         raise
     except Exception:  # If the data are invalid, the parser of a format may raise any exception.
         raise _open_fault(data) from None
@@ -71,9 +71,11 @@ def decode(data: bytes, max_pixels: int = MOST_PIXELS) -> Decoded:
 
 
 def plain_image(image: Image.Image, name: str = "the image") -> Image.Image:
-    """Convert an image to mode L or RGB and rotate it upright. The image may be opened by Pillow, or in memory.
+    """Convert a Pillow image to mode L or RGB and rotate it upright, as `decode` does for an image file.
 
-    The result is the same as for an image file. Raises UserError; the error message begins with `name`.
+    name  beginning of the error message
+
+    Raises UserError if the image cannot be used.
     """
     try:
         return _upright(image, [])
@@ -106,7 +108,7 @@ _warnings_lock = threading.Lock()  # Python's warning filters are shared by all 
 def _warnings_into(notes: list[str]) -> Iterator[None]:
     with _warnings_lock, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        # Pillow's own limit is disabled, because MOST_PIXELS is checked instead.
+        # Disable Pillow's warning about large images: MOST_PIXELS limits the number of pixels instead.
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         yield
     notes += [" ".join(str(warning.message).split()) for warning in caught]
@@ -123,9 +125,10 @@ def _open_fault(data: bytes) -> ImageFault:
 
 
 def _may_lack_rows(image: Image.Image) -> bool:
-    """Return True if one of the last two rows of an image is black. Pillow silently fills missing rows with black.
+    """Return True if a decoded image may be incomplete: one of its last two rows is black.
 
-    Two rows are checked, because the last pass of an interlaced image contains only every other row.
+    Pillow fills the missing rows of a truncated image with black, without an error. Two rows are checked, because the
+    last pass of an interlaced image contains only every other row.
     """
     end = np.asarray(image.crop((0, max(image.height - 2, 0), image.width, image.height)))
     return getattr(image, "n_frames", 1) == 1 and not all(row.any() for row in end)

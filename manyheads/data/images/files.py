@@ -9,11 +9,11 @@
     train-images-idx3-ubyte    with train-labels-idx1-ubyte in the same folder (format of MNIST), or both with .gz
     hub:NAME[@REVISION]#SPLIT  Hugging Face Hub, through the library `datasets`
 
-A corpus may be several of these, joined by commas and read one after the other. Shards in a folder, such as
-train-00000-of-00002.parquet and train-00001-of-00002.parquet, form one corpus.
+Several files or folders, joined by commas, form one corpus and are read one after the other. Shards in a folder, such
+as train-00000-of-00002.parquet and train-00001-of-00002.parquet, also form one corpus.
 
-Labels may be the numbers 0, 1, ... In that case a file `labels.txt` in the same folder (or the Hub) gives the label
-names, one per line.
+If labels are the numbers 0, 1, ..., a file `labels.txt` in the same folder gives the label names, one per line. For a
+data set on the Hub, its description gives them.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from manyheads.data.images.tar import Sample, samples
 from manyheads.data.readers.compressed import format_suffix
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.roles import NUMBERED, class_folders_in, folders_in, split_folders, splits_among, visible
+from manyheads.data.readers.rows import Cells, Row
 from manyheads.data.readers.splits import Splits, folder_of, lines_of, parts_of
 from manyheads.data.readers.tables import TABLES, is_table, table
 from manyheads.data.sources.source import HUB
@@ -43,33 +44,42 @@ from manyheads.errors import UserError, extra
 
 PICTURES = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 _MAX_IDX_BYTES = 2**31  # maximum number of bytes of decoded pixels
-_IMAGES = ("image", "img", "bytes", "path", "file_name")
+IMAGES = ("image", "img", "bytes", "path", "file_name")
 _FILES = (*TABLES, ".tar")
 _FORMS = f"a folder with one subfolder per class, a {', '.join(_FILES)} or IDX file (...-images-idx3-ubyte)"
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of the image column and the label column in a table, if they differ from the default names.
+    """Names of the image column and the label column in a table.
 
-    image  column of the image; None: `image`, `img`, `bytes`, `path` or `file_name`
-    label  column of the label; None: `label`
+    image   name of the image column. By default, `image`, `img`, `bytes`, `path` or `file_name`
+    label   name of the label column. By default, `label`
+    folder  folder of the images, relative to the folder of the table. By default, the folder of the table
+    suffix  text that is added to each file name in the table, such as .jpg
     """
 
     image: str | None = None
     label: str | None = None
+    folder: str | None = None
+    suffix: str | None = None
+
+    def sample(self, row: Row[Cells], image: str, label: object, *, images: bool = True) -> Sample:
+        """Return the image in the column `image` of a row of a table. The sample gets the label `label`."""
+        value, folder = row.cells.get(image), Path(row.file).parent / (self.folder or "")
+        if self.suffix and isinstance(value, str | int) and value != "":
+            value = f"{value}{self.suffix}"
+        return _from_cell(row.place, value, label, folder, images)._replace(number=row.number)
 
 
 def labeled_samples(
     path: str | Path | Rows, columns: Columns, *, images: bool = True
 ) -> tuple[Iterator[Sample], tuple[str, ...]]:
-    """List the images of a corpus.
+    """Return the images of a corpus as an iterator over samples, and the names of the labels 0, 1, ..., if known.
 
-    Returns an iterator over the samples, and the names of the labels 0, 1, ..., if known.
+    images  if False, read only the labels from a file that contains both images and labels
 
-    images  False: read only the labels from a file that contains both images and labels
-
-    Raises FileNotFoundError or a one-line UserError.
+    Raises FileNotFoundError, or a one-line UserError if the corpus cannot be read.
     """
     if isinstance(path, Rows):
         return _table(path, columns, images), ()
@@ -96,8 +106,8 @@ def labeled_samples(
 def find_splits(data: str) -> Splits:
     """Find the training, validation and test images of a directory or of a data set on the Hub.
 
-    A directory contains one corpus per split, identified by its name (`roles.py`). A folder that contains only
-    class folders is training data, as is any other corpus. Raises UserError.
+    A directory of splits contains one file or folder per split, which is identified by its name (`roles.py`). A folder
+    of class folders, or a single file, is training data. Raises UserError if a split contains no class folders.
     """
     if data.startswith(HUB) and "#" not in data:
         names = splits_among(Path(), _load(data))
@@ -142,7 +152,7 @@ def _faulty(place: str, fault: str, hint: str) -> Sample:
 def _class_folder(folder: Path, parent: Path) -> Iterator[Sample]:
     label, real = folder.name, folder.resolve()
     if parent.is_relative_to(real):
-        yield _faulty(_printable(folder), f"the link leads to a parent folder, {real}", "remove it")
+        yield _faulty(_printable(folder), f"the link points to a parent folder, {real}", "remove it")
         return
     if _printable(Path(label)) != label:
         yield _faulty(_printable(folder.parent), f"the name of the class folder {label!r} is not UTF-8", "rename it")
@@ -158,13 +168,13 @@ def _class_folder(folder: Path, parent: Path) -> Iterator[Sample]:
 def _files_below(folder: Path, label: str, above: list[Path]) -> Iterator[Sample]:
     """Yield a sample for each file in a folder and its subfolders.
 
-    The argument `above` contains the resolved paths of the parent folders. It serves to detect cycles of links.
+    above  resolved paths of the parent folders, in order to detect links that form a cycle
     """
     for path in visible(folder):
         if path.is_dir():
             real = path.resolve()
             if any(place.is_relative_to(real) for place in above):
-                yield _faulty(_printable(path), f"the link leads to a parent folder, {real}", "remove it")
+                yield _faulty(_printable(path), f"the link points to a parent folder, {real}", "remove it")
             else:
                 yield from _files_below(path, label, [*above, real])
         elif path.is_file():
@@ -183,9 +193,9 @@ def _printable(path: Path) -> str:
 
 
 def _from_cell(place: str, value: object, label: object, folder: Path, images: bool = True) -> Sample:
-    """Return the image in a table cell.
+    """Return the sample for an image in a table cell.
 
-    A cell may be bytes, a path, or {bytes, path} as written by the library `datasets`.
+    The cell may contain the bytes of an image file, a path, or {bytes, path} as written by the library `datasets`.
     """
     if isinstance(value, Mapping):
         value = value.get("bytes") or value.get("path")
@@ -195,7 +205,7 @@ def _from_cell(place: str, value: object, label: object, folder: Path, images: b
         path = folder / value
         try:
             exists = path.is_file()
-        # Examples of such paths: a path of a thousand characters, or one with a NUL byte.
+        # A path of a thousand characters raises OSError; a path with a NUL byte raises ValueError.
         except (OSError, ValueError):
             return _faulty(
                 place, f"{value[:40]!r}... is not the path of an image", "write the bytes or the path of an image"
@@ -214,7 +224,7 @@ def _select_columns(columns: Columns, names: Iterable[str]) -> tuple[str, str] |
 
     Return the names of the image column and the label column, or the name of a missing column.
     """
-    image = columns.image or next((name for name in _IMAGES if name in names), "image")
+    image = columns.image or next((name for name in IMAGES if name in names), "image")
     label = columns.label or "label"
     return next((name for name in (image, label) if name not in names), "") or (image, label)
 
@@ -223,18 +233,18 @@ def _table(file: Path | Rows, columns: Columns, images: bool) -> Iterator[Sample
     if isinstance(file, Path) and file.stat().st_size == 0:  # A file without rows is valid.
         return
     label, form = columns.label or "label", format_suffix(Path(file))
-    column_names = [label, *((columns.image,) if columns.image else _IMAGES)] if images else [label]
+    column_names = [label, *((columns.image,) if columns.image else IMAGES)] if images else [label]
     for row in table(file, columns=column_names):
         selected = _select_columns(columns, row.cells) if images or form != ".parquet" else ("", label)
         if row.fault:
             yield _faulty(row.place, row.fault, row.hint)
         elif not isinstance(selected, str):
             image, label = selected
-            yield _from_cell(row.place, row.cells.get(image), row.cells.get(label), Path(file).parent, images)
+            yield columns.sample(row, image, row.cells.get(label), images=images)
         elif form == ".jsonl":
             yield _faulty(row.place, f"the object has no {selected!r}", 'write {"image": PATH, "label": NAME}')
         else:
-            # names of all columns of the table
+            # Read the first row again, because this row contains only the requested columns of a Parquet file.
             raise UserError(_missing_column(file, selected, next(table(file)).cells))
 
 
@@ -328,7 +338,7 @@ def _load(data: str) -> Any:
     name, _, revision = name.partition("@")
     try:
         return datasets.load_dataset(name, split=split or None, revision=revision or None)
-    # The exception may come from the library `datasets`, from its downloader or from the network.
+    # The library `datasets`, its downloader and the network raise many kinds of exceptions.
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"{data}: failed to download ({reason}); expected hub:NAME[@REVISION][#SPLIT]") from None

@@ -51,9 +51,11 @@ class Item(NamedTuple):
 class ImageData(Dataset):
     """Data set of images with labels. An image is decoded when it is accessed.
 
-    names   distinct labels in the order of class indices
-    notes   warnings about images that are used, one per line
-    target, label_type  form and type of the labels, as in `Labeled`
+    items       images with their labels
+    names       distinct labels in the order of class indices
+    notes       warnings of the decoder about images that are used nevertheless, one per line
+    target      kind of label: one class, several classes, or a number
+    label_type  type that the labels have in the file or in memory; `Item.label` is always a string
     """
 
     columns: ClassVar[tuple[str, ...]] = ("items",)
@@ -101,12 +103,13 @@ def read_images(
 
     names           label names, if labels are the numbers 0, 1, ... and there is no `labels.txt`
     columns         names of the table columns, if they differ from the defaults
-    skip_bad_lines  True: leave out and count unusable images
-    cache_folder    folder for saved validation results, so that unchanged images need not be decoded again, and
-                    for a temporary file of images that are not in separate files. None: results are not saved
-    follows         True if another process owns this folder and has read the same data: nothing is written to it
-    target          form of the labels, as in `read_labeled`
-    only            positions of the images to read; None: all
+    skip_bad_lines  if True, leave out and count unusable images. If False, they are errors
+    cache_folder    folder for saved validation results, so that unchanged images need not be decoded again. A temporary
+                    file in it stores images that are not in separate files. If None, results are not saved
+    follows         True if another process has read the same data and writes to `cache_folder`; this process then
+                    writes nothing to it
+    target          kind of label, as in `read_labeled`
+    only            positions of the images to read, counted from 0. If None, all images are read
 
     Raises FileNotFoundError, or a one-line UserError that names the file, the row and a remedy.
     """
@@ -129,14 +132,15 @@ def read_images(
     label_type = common_type(found.types, names)
     names = _class_names(names, [item.label for item in items], target, path)
     file = None if str(path).startswith(HUB) else Path(path)
-    return ImageData(items, names, found.notes, target, label_type, file=file, skips=found.counts())
+    lines = found.lines if all(found.lines) else []
+    return ImageData(items, names, found.notes, target, label_type, file=file, lines=lines, skips=found.counts())
 
 
 class _Collector:
-    """Checked images of one corpus: the usable ones, and the places of the skipped ones by fault.
+    """Collector of the validated images of one corpus: usable images, and locations of skipped images by fault.
 
-    scratch  folder for a temporary file of images and for the results of checks; None: results are not saved
-    known    results of checks that have been saved before
+    scratch  folder for saved validation results, and for a temporary file of images. If None, results are not saved
+    known    validation results that were saved before, by image identifier
     """
 
     def __init__(
@@ -145,7 +149,7 @@ class _Collector:
         self._path, self._skip, self._scratch, self._known = path, skip, scratch, known
         self._items, self._skips, self._checks = list[Item](), dict[str, list[str]](), list[checking.Check]()
         self._encoded, self._decoded, self._pixels = Store(scratch), Store(scratch), list[Stored]()
-        self.notes, self.types = list[str](), set[type]()
+        self.notes, self.types, self.lines = list[str](), set[type](), list[int]()
 
     def add(self, sample: Sample, check: checking.Check | BadRow) -> None:
         """Add an image, or skip it. Raises UserError for a fault if faulty images are not to be skipped."""
@@ -159,10 +163,11 @@ class _Collector:
         assert sample.source is not None
         source = sample.source if isinstance(sample.source, Path | Member) else self._encoded.add(sample.source)
         self._items.append(Item(source, str(sample.label), *check[:3], sample.place))
+        self.lines.append(sample.number)
         self.notes += [f"{sample.place}: {note}" for note in check.notes]
 
     def save(self) -> None:
-        """Save the new results of checks, and the list of skipped images."""
+        """Save the new validation results and the list of skipped images in the folder `scratch`."""
         if self._scratch is not None:
             checking.append_checks(self._scratch / _CHECKS_FILE, self._checks)
             skipped = [f"{place}: {fault}" for fault, places in self._skips.items() for place in places]
@@ -184,7 +189,7 @@ class _Collector:
 
 
 def _class_names(names: tuple[str, ...], labels: Sequence[str], target: TargetKind, place: object) -> tuple[str, ...]:
-    """Return the given names of the classes, or without names the labels in class order."""
+    """Return the class names in class order: `names` if given, otherwise the distinct labels."""
     if target == "multi-label":
         check_separators(label_sets(labels, target), names, place)
     return names if names and target != "regression" else labels_of(labels, target)
@@ -193,7 +198,7 @@ def _class_names(names: tuple[str, ...], labels: Sequence[str], target: TargetKi
 def _with_targets(
     rows: Iterator[Sample], names: Sequence[str], target: TargetKind, types: set[type]
 ) -> Iterator[Sample]:
-    """Convert the labels to the form that data sets use, as `read_labeled` does."""
+    """Yield the samples with their labels converted to strings, as `read_labeled` does (`parse_target`)."""
     for sample in rows:
         try:
             if sample.fault:
@@ -235,7 +240,7 @@ def digits(seed: int = 0) -> SplitData[ImageData]:
     with extra("vision", "the set of digits"):
         from sklearn.datasets import load_digits
     loaded = load_digits()
-    # shape (1797, 8, 8); the original values are 0 to 16
+    # (1797, 8, 8) pixels; scikit-learn's values from 0 to 16 are scaled to 0 to 255
     pixels = np.round(loaded.images * (255 / 16)).astype(np.uint8)
     items = [
         Item(p, str(label), *checking.check_pixels(p, "L")[:3]) for p, label in zip(pixels, loaded.target, strict=True)

@@ -33,10 +33,14 @@ _BATCHES_AHEAD = 2  # number of batches that are prepared in advance for each wo
 
 @dataclass(frozen=True)
 class ImageBatch:
-    """Batch of normalized images (B, C, Y, X) with labels (B,), or with labels (B, L) that are soft or several.
+    """Batch of normalized images with their labels.
 
     The fields are NumPy arrays, so that workers do not import torch. `torch.from_numpy` converts them without a
     copy.
+
+    images  (B, C, Y, X)
+    labels  (B,) class index of each image, or a number for regression; (B, L) probability of each class if images are
+            mixed, or 0 and 1 for each class of a multi-label model
     """
 
     images: NDArray[np.float32]
@@ -50,7 +54,10 @@ class ImageBatch:
 
 @dataclass(frozen=True)
 class _Maker:
-    """Factory that creates the batches of any epoch. Each worker has a copy of it; the images stay in their files."""
+    """Factory that creates the batches of any epoch.
+
+    Each worker process has a copy of this object. It contains only the locations of the images, not the images.
+    """
 
     sources: list[Path | Member | Stored | NDArray[np.uint8]]
     labels: NDArray[Any]
@@ -66,7 +73,7 @@ class _Maker:
         return -(-len(self.sources) // self.batch_items)
 
     def order(self, epoch: int) -> list[NDArray[np.int64]]:
-        """Return an array (B, 2) for each batch of an epoch: image indices, and indices of augmented copies."""
+        """Return the batches of an epoch, each as an array (B, 2) of image indices and indices of augmented copies."""
         if self.augmentation is None:
             items = np.arange(len(self.sources))
             order = np.stack([items, np.zeros_like(items)], axis=1)
@@ -75,13 +82,15 @@ class _Maker:
             order = np.stack([items, np.arange(len(items))], axis=1)
         else:
             order = epoch_order(len(self.sources), self.seed, epoch, self.augmentation.repeats)
-        # The batches have nearly equal sizes, so that no batch contains a single image.
+        # Batches of nearly equal sizes prevent a last batch with a single image.
         return np.array_split(order, self.batches)
 
     def __call__(self, epoch: int, batch: int, rows: NDArray[np.int64], local_rows: NDArray[np.int64]) -> ImageBatch:
-        """Return only the rows `local_rows` of a batch.
+        """Create the part of a batch that one rank processes.
 
-        Any other row is decoded only if mixup or cutmix combines it with one of these rows.
+        rows        (B, 2) image index and copy index of each row of the whole batch
+        local_rows  indices of the rows to return. Another row is decoded only if mixup or cutmix combines it with one
+                    of these rows
         """
         mixes = self.augmentation is not None and self.augmentation.mixes
         partners = len(rows) - 1 - local_rows
@@ -108,16 +117,18 @@ class ImageLoader:
     """Data loader of image batches.
 
     labels        label names of the model, in the order of class indices
-    augmentation  None: no augmentation, and images in the order of the data, for evaluation
-    batch_items   maximum number of images per batch; batches may have one image fewer, so that their sizes are
-                  nearly equal
-    workers       number of processes that decode and augment images until `close` is called; 0: use the current
-                  process
-    truth         number of each image (N,), or 0 and 1 for each label (N, L); None: the class index of its label
-    balanced      True: draw the images of each epoch at random, so that all classes are equally frequent
+    augmentation  random augmentation for training. If None, images are not augmented and remain in the order of the
+                  data, for evaluation
+    batch_items   maximum number of images per batch. Batches may have one image fewer, so that their sizes are nearly
+                  equal
+    workers       number of processes that decode and augment images until `close` is called. If 0, the current process
+                  does so
+    truth         targets in place of class indices: a number for each image (N,), or 0 and 1 for each label (N, L). If
+                  None, the target of an image is the class index of its label
+    balanced      if True, draw the images of each epoch at random, so that all classes are equally frequent
 
-    Content and order of the batches depend only on seed and epoch. Raises UserError for a label that is not in
-    `labels`.
+    The content and the order of the batches depend only on the seed and the epoch. Raises UserError for a label that
+    is not in `labels`.
     """
 
     def __init__(
@@ -140,9 +151,9 @@ class ImageLoader:
 
     @property
     def labels(self) -> NDArray[Any]:
-        """Class index of each image, (N,), or `truth`, in the order of the data, which is the order of evaluation.
+        """Targets of all images in the order of the data: class indices (N,), or the argument `truth`.
 
-        No image is decoded.
+        This is also the order of the batches in evaluation. Reading the targets decodes no image.
         """
         return self._maker.labels
 
@@ -181,7 +192,7 @@ class _Epoch(Sequence[ImageBatch]):
         return self.part(range(len(self))[index], 0, 1)[0]
 
     def part(self, index: int, rank: int, world: int) -> tuple[ImageBatch, bool]:
-        """Return the part of a batch that belongs to one rank.
+        """Return the part of a batch for one rank, and whether the loss of this part counts (see `Lazy.part`).
 
         The rank must be the same in all calls during an epoch.
         """
@@ -213,7 +224,7 @@ _worker_maker: _Maker | None = None  # object that makes the batches in the curr
 
 
 def _pool(workers: int, maker: _Maker) -> ProcessPoolExecutor:
-    # Use spawn, because fork would copy locks that other threads (of torch or of the training loop) may hold.
+    # Start workers with spawn: fork would copy locks that other threads (of torch or the training loop) may hold.
     context = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(workers, context, initializer=_start, initargs=(maker,))
 

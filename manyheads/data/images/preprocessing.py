@@ -19,8 +19,8 @@ from manyheads.files import JsonMapping, JsonObject
 
 MAX_SIDE = 10_000  # maximum image size in pixels; one image of this size takes 1.2 GB as float32
 _RESAMPLE = {name: Image.Resampling[name.upper()] for name in ("nearest", "lanczos", "bilinear", "bicubic")}
-# mean, std and resampling filter of the image processors of transformers, which apply if preprocessor_config.json has
-# null
+# Mean, standard deviation and resampling filter that image processors of transformers use if the value in
+# preprocessor_config.json is null.
 _DEFAULTS: dict[str, tuple[float | tuple[float, ...], float | tuple[float, ...], int]] = {
     "ViT": (0.5, 0.5, 2), "DeiT": (0.5, 0.5, 3), "ConvNext": (0.5, 0.5, 3),
     "Bit": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711), 3),
@@ -38,9 +38,9 @@ class Preprocessing(Config):
     crop         size of the center crop, as a fraction of the shorter side of the image
     mean, std    mean and standard deviation of each channel for normalization, on a scale where white is 1
     resample     resampling filter for resizing
-    channels     1: grayscale, 3: RGB
-    squash       True: resize the whole image to a square, ignoring its aspect ratio (like the ViT and DeiT
-                 processors of transformers)
+    channels     number of channels: 1 for grayscale, 3 for RGB
+    squash       if True, resize the whole image to a square, ignoring its aspect ratio, as the ViT and DeiT processors
+                 of transformers do. If False, keep the aspect ratio
 
     Raises UserError for values out of range.
     """
@@ -69,7 +69,7 @@ class Preprocessing(Config):
     ) -> Preprocessing:
         """Create a preprocessing for images with a given number of channels.
 
-        If `mean` or `std` is a single value, it is used for all channels.
+        mean, std  one value for each channel, or a sequence of one value for all channels
         """
         mean, std = (tuple(v) * channels if len(v) == 1 else tuple(v) for v in (mean, std))
         return cls(size, mean=mean, std=std, channels=channels, **others)  # type: ignore[arg-type]  # 1 or 3, or an error
@@ -117,7 +117,7 @@ class Preprocessing(Config):
         return image.resize((size, size), self.filter, box=(left * across, top * down, right, bottom))
 
     def normalized(self, image: Image.Image) -> NDArray[np.float32]:
-        """Return the normalized pixels of an image that has been cropped, (C, Y, X)."""
+        """Return the normalized pixels (C, Y, X) of an image that `framed` has resized and cropped."""
         mean, std = self._statistics
         pixels = np.asarray(image).reshape(self.size, self.size, self.channels).transpose(2, 0, 1)
         normalized = np.empty(pixels.shape, dtype=np.float32)
@@ -148,7 +148,9 @@ class Preprocessing(Config):
     def from_dict(cls, settings: JsonMapping, channels: int = 3) -> Preprocessing:
         """Create a preprocessing from the preprocessor_config.json of ViT, DeiT, ResNet, ConvNext or a similar model.
 
-        A mean or std of one number is used for all `channels`. A value null means the default of the class.
+        settings  content of the file. A mean or std of one number applies to all channels. A value null means the
+                  default of the image processor class that the file names
+        channels  number of channels if mean and std are single numbers
 
         Raises UserError for settings that are not supported.
         """
@@ -185,7 +187,8 @@ class Preprocessing(Config):
         factor = settings["rescale_factor"] if settings.get("do_rescale", True) else 1
         if not 0 < factor < math.inf:
             raise UserError(f"{_FILE}: rescale_factor is {factor}; expected a number above 0, such as 1/255")
-        # Value of a white pixel for the mean and std in the file. In Manyheads, the value of a white pixel is 1.
+        # Value of a white pixel before normalization according to the file. In Manyheads, this value is 1, so the mean
+        # and std of the file are divided by it.
         white = 255 * factor
         mean, std = (
             tuple(value / white for value in ([values] * channels if isinstance(values, int | float) else values))

@@ -24,8 +24,8 @@ from manyheads.errors import shown
 class ImageSource(ClassSource[ImageData]):
     """Data source of labeled images. If no data are given, scikit-learn's handwritten digits are used.
 
-    cache_folder  folder for saved validation results of images; no other process may write to it (see `read_images`)
-    follows       True if the folder belongs to another process, so that nothing is written to it
+    cache_folder  folder for saved validation results of images (see `read_images`); only one process may write to it
+    follows       True if another process writes to `cache_folder`; this process then writes nothing to it
     """
 
     kind = "images"
@@ -58,9 +58,9 @@ class ImageSource(ClassSource[ImageData]):
         return len(labels) >= 2  # A label without images keeps its class index.
 
     def _sampled(self, corpus: str | Rows, labels: Sequence[str]) -> set[int] | None:
-        """Return the positions of the sampled training images if they are known before images are checked, else None.
+        """Return the positions of the sampled training images, or None if they cannot be drawn before decoding.
 
-        If images may be skipped or held out, their number is only known afterwards.
+        If images may be skipped or held out, the number of training images is known only after all are decoded.
         """
         if self.sample is None or self.skip_bad_lines or labels or self.data is None or self.data.startswith(HUB):
             return None

@@ -1,6 +1,7 @@
-"""Temporary file for images that are not in separate files. All processes of a run map the file into memory.
+"""Temporary file for images that are not in separate files, such as images in a Parquet file.
 
-The worker processes therefore share one copy, and the operating system can drop its pages if memory is short.
+All processes of a run map this file into memory. The worker processes therefore share one copy of the images, and the
+operating system can drop the copy's pages if memory is short.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _PREFIX = "images-"
 
 
 class Store:
-    """Temporary file of images. The file is removed when the object is no longer referenced.
+    """Temporary file of images. The file is removed when this object is deleted.
 
     If the object is pickled and loaded in another process, both processes read the same file.
     """
@@ -78,9 +79,10 @@ class Store:
 
 
 class Stored(NamedTuple):
-    """Location of an image in the temporary file.
+    """Location of an image in the temporary file of a `Store`.
 
-    If `shape` is set, the location contains pixels, otherwise the bytes of an image file.
+    start, size  offset and number of bytes in the file
+    shape        shape of the pixels. If None, the bytes are an encoded image file
     """
 
     store: Store

@@ -55,6 +55,7 @@ class Sample(NamedTuple):
     source: bytes | Path | Member | NDArray[np.uint8] | None = None
     label: object = None
     fault: BadRow | None = None
+    number: int = 0  # line number of the image in a table; 0: the image is not in a table
 
 
 class _File(NamedTuple):
@@ -128,7 +129,7 @@ def _files(tar: Path) -> Iterator[_File]:
     try:
         with tarfile.open(tar, "r:") as opened:
             while (info := opened.next()) is not None:
-                opened.members.clear()  # type: ignore[attr-defined]  # tarfile would keep them all
+                opened.members.clear()  # type: ignore[attr-defined]  # tarfile would keep all headers in memory
                 if not at < opened.offset <= size:
                     raise tarfile.ReadError(f"{info.size:,} bytes at byte {info.offset_data:,} of {size:,}")
                 at = opened.offset
@@ -158,5 +159,5 @@ def _file(tar: Path, info: tarfile.TarInfo) -> _File | None:
         file_kind = "a link" if info.islnk() or info.issym() else "not a regular file"
         fault = ImageFault(f"{file_kind} in a tar file", "store the file itself")
     elif name.startswith("/") or ".." in folder.split("/"):
-        fault = ImageFault("the name leads out of the archive", "use a relative name")
+        fault = ImageFault("the path points outside of the archive", "use a relative name")
     return _File(folder + slash + stem, kind.lower(), Member(tar, info.offset_data, info.size), fault)

@@ -1,7 +1,7 @@
-"""Cache of files that are derived from other data, such as token ids of a corpus.
+"""Disk cache of files that are computed from a corpus, such as its token ids.
 
-The name of a file is a fingerprint of everything that its content depends on. A changed input therefore gives a file
-with another name, and a file never becomes stale.
+The name of a cached file is a fingerprint of everything that the file's content depends on. If an input changes, the
+name changes, too, so a stale file is never read.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ T = TypeVar("T")
 def cached(
     folder: Path, key: Iterable[str | bytes], suffix: str, load: Callable[[Path], T], write: Callable[[Path], None]
 ) -> T:
-    """Load a file of the cache. If it is missing or damaged, it is written first.
+    """Load a file from the cache and return its content. If the file is missing or damaged, write it first.
 
     folder  directory of the cache, which is created if necessary
-    key     all inputs on which the content of the file depends, with the version of its format
+    key     all inputs on which the content of the file depends, with the version of the file's format
     suffix  suffix of the file name
     load    function that loads the file. For a damaged file it raises ValueError, TypeError, KeyError or EOFError
-    write   function that writes the file. It is called with a temporary path, so that a file is never incomplete
+    write   function that computes the content and writes it to the path that it is called with. This path is
+            temporary and is renamed at the end, so the cache never contains an incomplete file
 
     Raises WriteError if the file cannot be written.
     """

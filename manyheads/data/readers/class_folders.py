@@ -24,7 +24,10 @@ _UTF8_BYTES = 4  # maximum number of bytes of a character in UTF-8
 
 
 def class_folder_splits(folder: Path) -> Splits:
-    """Return the splits of a directory. If it directly contains class folders, all its texts are training data."""
+    """Return the training, validation and test folders of a directory of labeled texts.
+
+    If the directory contains class folders directly, all its texts are training data.
+    """
     folders = folders_in(folder)
     if named := split_folders(folders):
         found = splits_among(folder, [path.name for path in named])
@@ -34,7 +37,9 @@ def class_folder_splits(folder: Path) -> Splits:
 
 
 def text_files(folder: Path, skips: Counter[str]) -> Iterator[Row[tuple[str, str]]]:
-    """Yield one row for each text file, sorted by name. Its cells are the text and the name of the class folder.
+    """Yield one row for each text file in the class folders, sorted by name.
+
+    The cells of a row are the text and the name of the class folder, which is the label.
 
     skips  counter of files without a label, which this function increments
     """

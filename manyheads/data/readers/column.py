@@ -1,6 +1,6 @@
-"""Text column of a data set.
+"""Text columns of a data set that may exceed memory.
 
-It may exceed memory: it is a list, or a file from which single texts are read on demand.
+A text column is a list of strings, or a temporary file from which single texts are read on demand.
 """
 
 from __future__ import annotations
@@ -23,13 +23,17 @@ WRITE_SIZE = 2**20  # number of bytes per write to the file
 
 
 class Column(Sequence[str]):
-    """Text column in a temporary file without a name. The file is removed when no column uses it any longer."""
+    """Text column that is stored in an unnamed temporary file.
+
+    The system removes the file when the last column that reads from it is deleted.
+    """
 
     def __init__(self, file: BinaryIO, ends: NDArray[np.int64], rows: NDArray[np.int64] | None = None) -> None:
         """Create a column of the texts in a file.
 
-        ends  (N + 1,) byte offsets in the file at which the texts end, starting with 0
-        rows  (M,) indices of the texts that belong to this column; None: all texts
+        file  file that contains the texts one after another, in UTF-8
+        ends  (N + 1,) byte offsets of the ends of the N texts in the file, preceded by 0
+        rows  (M,) indices of the texts that belong to this column. If None, all texts belong to it
         """
         self._file, self._ends, self._rows = file, ends, rows
 
@@ -66,11 +70,11 @@ class ConcatenatedTexts:
 
 
 class SpillingTextBuffer:
-    """Buffer that collects texts. Beyond a limit, they are moved to a temporary file.
+    """Buffer that collects texts in memory, or in a temporary file if they become too large.
 
-    The limit is `MAX_CHARACTERS_IN_MEMORY` characters in total.
+    All texts move to the file when they have more than `MAX_CHARACTERS_IN_MEMORY` characters in total.
 
-    folder  directory of the temporary file; None: the system's directory for temporary files
+    folder  directory of the temporary file. If None, the system's directory for temporary files is used
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -98,7 +102,7 @@ class SpillingTextBuffer:
                 self._write(self._file)
 
     def finish(self) -> list[str] | Column:
-        """Return all texts that were appended, as a column. Afterwards, no text may be appended."""
+        """Return all appended texts as a column. No text may be appended after this call."""
         if self._file is None:
             return self._texts
         self._write(self._file)

@@ -17,11 +17,11 @@ from manyheads.errors import UserError, extra
 COMPRESSED = (".gz", ".zst")
 READ_SIZE = 2**20  # number of bytes per read of the compressed file
 MAX_EXPANSION = 200  # maximum ratio of decompressed size to file size; ratios of 3 to 20 are typical for text
-# byte order marks; the one of UTF-32 begins with the one of UTF-16
+# Byte order marks of the wide encodings. The marks of UTF-32 come first, because a mark of UTF-16 is a prefix of one.
 _MARKS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32", codecs.BOM_UTF16_LE: "UTF-16",
           codecs.BOM_UTF16_BE: "UTF-16"}  # fmt: skip
-_SAMPLE = 1024  # number of bytes at the start of a file that are checked for another encoding
-UNCHECKED_BYTES = 2**26  # The ratio is not checked for files with a smaller decompressed size than this, in bytes.
+_SAMPLE = 1024  # number of bytes at the start of a file from which UTF-16 and UTF-32 are detected
+UNCHECKED_BYTES = 2**26  # `MAX_EXPANSION` does not apply to files with a smaller decompressed size, in bytes.
 
 
 def format_suffix(file: str | Path) -> str:
@@ -48,7 +48,10 @@ def open_decompressed(file: Path) -> BinaryIO:
 
 
 def _wide_encoding(start: bytes) -> str | None:
-    """Return UTF-16 or UTF-32 if a text begins with the mark of this encoding, or has NUL as every second byte."""
+    """Return the encoding of a text in UTF-16 or UTF-32, given its first bytes; None for another encoding.
+
+    A byte order mark shows the encoding. Without one, a text in which about every second byte is NUL is UTF-16.
+    """
     if mark := next((mark for mark in _MARKS if start.startswith(mark)), None):
         return _MARKS[mark]
     even, odd = start[::2].count(0), start[1::2].count(0)
@@ -75,7 +78,7 @@ class _Expanded(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         try:
-            # If read() of this stream raises an exception, the stream's buffer is never freed.
+            # Not read(): if it raised an exception, the memory of its buffer would never be freed.
             size: int = self._inner.readinto(buffer)
         except (OSError, EOFError, zlib.error) as error:
             reason = str(error).splitlines()[0]

@@ -51,9 +51,9 @@ Sentence = tuple[list[str], list[str]]  # (words, tags)
 
 @dataclass(frozen=True, repr=False)
 class Tagged(Dataset):
-    """Data set of sentences, each with its words and their IOB2 tags.
+    """Data set of sentences with the words of each sentence and one IOB2 tag per word.
 
-    rows  True if a line of the file contains a whole sentence; False if it contains one word
+    rows  True if each row of the file contains a whole sentence (a table); False if each line contains one word
     """
 
     columns: ClassVar[tuple[str, ...]] = ("words", "tags")
@@ -74,16 +74,16 @@ class Tagged(Dataset):
         return ["\n".join(map("\t".join, zip(*pair, strict=True))) for pair in zip(self.words, self.tags, strict=True)]
 
     def place(self, index: int, word: int = 0) -> str:
-        """Return file and line of a word, for messages. Sentence index and word index count from 0."""
+        """Return the file and line of a word for error messages.
+
+        index, word  index of the sentence in the data set and of the word in the sentence, counted from 0
+        """
         if self.lines:
             return f"{self.file}:{self.lines[index] + (0 if self.rows else word)}"
         return f"sentence {index + 1}, word {word + 1}"
 
     def check_labels(self, known: Sequence[str]) -> None:
-        """Raise UserError if the data contain a tag that is not in the list of known tags.
-
-        The error message names the file and the line of the tag.
-        """
+        """Raise UserError if the data contain a tag that is not in `known`. The message names its file and line."""
         for s, tags in enumerate(self.tags):
             for w, tag in enumerate(tags):
                 if tag not in known:
@@ -94,9 +94,9 @@ class Tagged(Dataset):
                     )
 
     def only(self, known: Sequence[str]) -> Tagged:
-        """Return only the sentences whose tags are all in the list of known tags.
+        """Return a data set of the sentences whose tags are all in `known`, and count the others in its `skips`.
 
-        The other sentences are counted in `skips`.
+        Raises UserError if no sentence remains.
         """
         kept = [i for i, tags in enumerate(self.tags) if set(tags) <= set(known)]
         if len(kept) == len(self):
@@ -124,9 +124,11 @@ def fault_of(tags: Sequence[str]) -> tuple[int, str, str] | None:
 
 
 def scheme_of(sentences: Iterable[Sequence[str]]) -> str:
-    """Return the tagging scheme of a file: IOB2, IOB1, IOBES or BILOU. `sentences` are lists of tags.
+    """Return the tagging scheme of a file: IOB2, IOB1, IOBES or BILOU.
 
-    In IOB1, B- only separates an entity from one of the same type before it.
+    In IOB1, a tag with B- occurs only where an entity directly follows another entity of the same type.
+
+    sentences  tags of each sentence of the file
     """
     begins = False
     for tags in sentences:

@@ -1,8 +1,9 @@
 """Reader of running text that yields long texts in pieces, so that a corpus may exceed memory.
 
-A corpus is a file, several files joined by commas, or a directory. Directories are searched recursively; hidden files
-are ignored, as are source code, documentation and binary files next to text. In a table (`rows.py`), each row is a
-text; any other file is one text. All formats except Parquet may be compressed (.gz, .zst).
+A corpus is given as a file, as several file names joined by commas, or as a directory, which is searched recursively.
+In a directory, hidden files are ignored. Source code, documentation and binary files are ignored if the directory
+contains more text than them. In a table (`tables.py`), each row is one text; any other file is one text. All formats
+except Parquet may be compressed (.gz, .zst).
 """
 
 from __future__ import annotations
@@ -48,15 +49,16 @@ class Piece(NamedTuple):
     """
 
     text: int  # index of the text within the corpus
-    content: str | None  # None in every piece of a faulty text; the fault has already been reported
+    content: str | None  # characters of the piece; None if the text is faulty (its fault has already been reported)
 
 
 @dataclass(frozen=True)
 class Corpus:
     """Text files of a corpus, in reading order.
 
+    files           paths of the files
     column          name of the table column that contains the text
-    skip_bad_lines  True: leave out faulty rows, and files that are not valid UTF-8
+    skip_bad_lines  if True, leave out faulty table rows and files that are not valid UTF-8. If False, they are errors
     """
 
     files: tuple[Path, ...]
@@ -101,11 +103,11 @@ class Corpus:
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """Facts about the texts of a corpus, collected by reading the corpus once.
+    """Facts about the N texts of a corpus, collected by reading the corpus once.
 
-    hashes  (N,) hash of each text
+    hashes  (N,) 64-bit hash of each text
     usable  (N,) True for each text that has no fault and is not blank
-    long    (K, 2) index and size in bytes of each text that consists of several pieces
+    long    (K, 2) index and size in bytes of each of the K texts that consist of several pieces
     skips   number of skipped rows or files, by file and reason
     state   name, size and modification time of each file
     """
@@ -147,7 +149,7 @@ class Survey:
 
 
 class Digests(NamedTuple):
-    """Hashes and sizes of texts. The fields are those of `Survey`."""
+    """Hashes and sizes of texts: the fields `hashes`, `usable` and `long` of `Survey`."""
 
     hashes: NDArray[np.uint64]
     usable: NDArray[np.bool_]
@@ -155,7 +157,7 @@ class Digests(NamedTuple):
 
 
 def digest_texts(pieces: Iterable[Piece]) -> Digests:
-    """Compute the hashes and sizes of texts from their pieces, because a single text may exceed memory."""
+    """Return the hashes and sizes of texts, computed piece by piece because a single text may exceed memory."""
     hashes, usable, long = array("Q"), bytearray(), list[tuple[int, int]]()
     for text, parts in groupby(pieces, key=lambda piece: piece.text):
         digest, size, count, valid, filled = blake2b(digest_size=8), 0, 0, True, False
@@ -173,7 +175,10 @@ def digest_texts(pieces: Iterable[Piece]) -> Digests:
 
 
 def files_of(corpus: str) -> list[Path]:
-    """Return the files of a corpus."""
+    """Return the absolute paths of the files of a corpus: one file, files joined by commas, or those of a directory.
+
+    Raises FileNotFoundError for a path that is neither a file nor a directory.
+    """
     files: list[Path] = []
     for name in parts_of(corpus):
         if not name.is_file() and not name.is_dir():  # This check also rejects pipes, because reading a pipe may block.
@@ -188,7 +193,11 @@ def files_of(corpus: str) -> list[Path]:
 
 
 def _without_others(files: list[Path]) -> list[Path]:
-    """Leave out source code, documentation and binary files next to text, unless they have more text."""
+    """Return the files of a directory without binary files, source code and documentation.
+
+    If source code and documentation are larger in total than the other files, they are the text of the corpus, and all
+    files are returned.
+    """
     sizes = {file: file.stat().st_size for file in files}
     binary = {file for file in files if _is_binary(file)}
     pages = {file for file in files if file.suffix.lower() in SOURCE_SUFFIXES}.difference(binary)
@@ -204,7 +213,7 @@ def _is_binary(file: Path) -> bool:
 
 
 def text_rows(file: Path | Iterable[Row[Cells]], column: str) -> Iterator[Row[tuple[str]]]:
-    """Yield the text of each row of a table. A text may be blank."""
+    """Yield the text in a column of a table, row by row. The text of a row may be blank."""
 
     def text_of(row: Row[Cells]) -> tuple[str]:
         text = row.cells.get(column)

@@ -1,4 +1,4 @@
-"""Base class of the text data sets. An item consists of column values and has a location in a file."""
+"""Base class of the text data sets. Each item has one value per column, and a location in a file."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from manyheads.errors import UserError
 
 @dataclass(frozen=True)
 class Dataset:
-    """Data set that stores its items as columns of equal length: entry i of each column belongs to item i.
+    """Data set that stores its items as columns of equal length: element i of each column belongs to item i.
 
-    Subclasses declare the columns. A column is a list. A column named in `large` is moved to a temporary file if it
-    exceeds the memory limit.
+    Subclasses declare the columns as dataclass fields. A column is a list. A text column that is named in `large` moves
+    to a temporary file if it exceeds the memory limit.
 
     file   file that contains the items; None if they were generated
     lines  line number of each item; empty if the items were generated
@@ -47,12 +47,15 @@ class Dataset:
     ) -> Self:  # fmt: skip
         """Collect the rows without a fault into a data set.
 
-        rows     rows of a reader. The cells of a row are the values of the columns, in order; if there are fewer
-                 cells than columns, the last columns keep their default values
-        skip     treatment of faulty rows, like the arguments `unit` and `corpus` (see `filter_invalid`)
+        rows     rows of a reader. The cells of a row are the values of the columns, in order. If a row has fewer
+                 cells than there are columns, the last columns keep their default values
+        path     path of the data for messages
+        skip     if True, count a faulty row in `skips` instead of raising UserError
+        unit     noun for the rows in error messages, such as "texts"
+        corpus   name under which skipped rows are counted, if each row is a separate file of a corpus
         skips    counter of skipped items, which the reader may increment while the rows are read
-        missing  beginning of the error message if there are no rows; the text `hint` follows it
-        folder   directory for columns that exceed memory; None: the system's directory for temporary files
+        missing  beginning of the error message if no row is usable; the text `hint` follows it
+        folder   directory of the temporary files of large columns. If None, the system's directory is used
         """
         skips = Counter() if skips is None else skips
         columns = {name: SpillingTextBuffer(folder) if name in cls.large else list[Any]() for name in cls.columns}
@@ -67,7 +70,7 @@ class Dataset:
         values: dict[str, Any] = {
             name: column.finish() if isinstance(column, SpillingTextBuffer) else column
             for name, column in columns.items()
-            if column  # A column that no row has keeps its default value.
+            if column  # A column for which no row has a value keeps its default value.
         }
         return cls(**values, file=Path(path), lines=lines, skips=dict(skips))
 

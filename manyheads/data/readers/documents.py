@@ -25,8 +25,8 @@ Document = list[str]  # a document as a list of sentences
 
 BREAK = "<br ?/?>"
 _LINES = re.compile(rf"\n|{BREAK}")
-# Sentence boundary: white space after a full stop (or a closing quotation mark) and before a possible start of a
-# sentence.
+# A sentence boundary is white space after a punctuation mark (and a closing quotation mark), followed by an upper-case
+# letter or a digit, which may be in quotation marks.
 _STOPS = re.compile(r"""(?:(?<=[.!?…])|(?<=[.!?…]["'”’)\]]))\s+(?=["'“‘(\[]?[^\Wa-z_])""")
 
 
@@ -90,7 +90,9 @@ def read_documents(
 def document_files(corpus: str) -> list[Path]:
     """Return the files of a corpus.
 
-    It may be one file, several files joined by commas, or a directory of text files.
+    corpus  path of one file, several paths joined by commas, or the path of a directory of text files
+
+    Raises FileNotFoundError for a directory without text files.
     """
     files: list[Path] = []
     for path in parts_of(corpus):

@@ -1,4 +1,4 @@
-"""Labels of an item that may have several: in a list, or in a text that contains a list or a separator.
+"""Parser of the labels of one item in a multi-label data set: a list, or a text with a list or with separators.
 
 ["dog", "water"]     a list of JSON or Parquet, or a list, tuple or set in memory
 "['dog', 'water']"   a list as pandas writes it, or as JSON text
@@ -25,11 +25,11 @@ _JOINED = re.compile(r"""['"]\s+['"]""")  # strings without a comma between them
 
 
 def labels_in(value: object, name: str) -> list[object]:
-    """Return the labels in a cell. A missing or blank cell has no labels.
+    """Return the list of labels in a table cell. A missing or blank cell gives an empty list.
 
     name  column name for error messages
 
-    Raises BadRow for a list that cannot be read, and for zeros and ones that state which labels apply.
+    Raises BadRow for a list that cannot be parsed, and for a multi-hot vector such as [0, 1, 0], which has no names.
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return []
@@ -60,13 +60,14 @@ def listed_in(text: str) -> list[object] | tuple[object, ...] | set[object] | No
 
 
 def check_separators(items: Iterable[tuple[str, ...]], names: Collection[str], place: object) -> None:
-    """Raise UserError if labels are combinations of labels with another separator, such as "dog, water".
+    """Raise UserError if labels such as "dog, water" look like several labels joined by a comma or a semicolon.
 
-    This is so if a part of a label is a label, too, or if no item has several labels and half of the labels contain a
-    comma or a semicolon.
+    A label looks so if one of its parts also occurs as a label. If no item has several labels and at least half of
+    the labels contain a comma or a semicolon, all these labels look so.
 
     items  labels of each item
-    names  names that the user has listed, which may contain these separators
+    names  label names that the user has listed; they may contain commas and semicolons
+    place  path of the data for the error message
     """
     kinds = {*items}
     labels = {label for kind in kinds for label in kind}

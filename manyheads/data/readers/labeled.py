@@ -1,6 +1,6 @@
-"""Reader of labeled texts, or labeled pairs of texts, from the columns of a table (formats: `rows.py`).
+"""Reader of labeled texts, or labeled pairs of texts, from the columns of a table (see `tables.py` for its formats).
 
-Texts may also be files in one folder per label (`class_folders.py`). Columns are found by name:
+Texts may also be files in one folder per label (`class_folders.py`). The reader finds the columns by their names:
 
     single texts  `text` or `sentence`
     pairs         `sentence1` and `sentence2`, `text` and `text_pair`, `premise` and `hypothesis`, `question1` and
@@ -34,7 +34,7 @@ PAIRS = (
     ("sentence1", "sentence2"), ("text", "text_pair"), ("premise", "hypothesis"), ("question1", "question2"),
     ("#1 String", "#2 String"),
 )  # fmt: skip
-_TEXTS = ("text", "sentence")
+TEXTS = ("text", "sentence")
 LABELS = ("label", "Quality")
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
 SCORES = "to predict a number, set target=regression; or select another column with columns.label=NAME"
@@ -79,12 +79,16 @@ class Columns:
 
 @dataclass(frozen=True, repr=False)
 class Labeled(Dataset):
-    """Data set of texts with labels. `second_texts` is None if the items are single texts, not pairs.
+    """Data set of labeled texts, or of labeled pairs of texts.
 
-    labels      for a regression, each number as text; for several labels per item, the names joined by "|"
-    numbered    mapping from each label number in the file to the label name
-    files       path of each text, if every text is a separate file
-    label_type  type of the labels in the data, whose names are `labels`
+    texts         text of each item, or the first text of each pair
+    labels        label name of each item. For a regression, this is the number as text. For several labels per item,
+                  it is their names joined by "|"
+    second_texts  second text of each pair. None if the items are single texts
+    files         path of each text, if every text is a separate file
+    numbered      mapping from each label number in the file to the label name
+    target        kind of label: one class, several classes, or a number
+    label_type    type that the labels have in the file or in memory; `labels` always contains strings
     """
 
     columns: ClassVar[tuple[str, ...]] = ("texts", "labels", "second_texts", "files")
@@ -102,7 +106,7 @@ class Labeled(Dataset):
 
     @property
     def inputs(self) -> list[str]:
-        """Each text as one string; for a pair, both texts joined by a tab."""
+        """List of one string per item: the text, or the two texts of a pair joined by a tab."""
         return (
             self.texts
             if self.second_texts is None
@@ -162,13 +166,14 @@ def read_labeled(
 
 
 def parse_target(value: object, name: str, names: Sequence[str], target: TargetKind, types: set[type]) -> str:
-    """Return the label of an item, the number of a regression, or several labels joined by "|".
+    """Return the label of an item as text: a class name, a number (regression), or class names joined by "|".
 
-    Raises BadRow for other values.
+    Raises BadRow for a value that does not fit `target`.
 
+    value  value of the label column
     name   column name for error messages
-    names  names of numeric labels
-    types  types of the labels so far; those of this item are added
+    names  class names, if the values are class indices
+    types  set of the types of all labels so far, to which this function adds the types of this item's labels
     """
     if target == "classes":
         if fault := score_fault(value, name):
@@ -195,21 +200,25 @@ def parse_target(value: object, name: str, names: Sequence[str], target: TargetK
 
 
 def common_type(types: Collection[type], names: Collection[str]) -> LabelType:
-    """Return the type of labels of the given types: "str" for mixed types and for numbers that `names` replaces."""
+    """Return the common type of labels, given the set of their types.
+
+    The type is "float" for integers and floats together. It is "str" for other mixed types, and for numbers that are
+    replaced by `names`.
+    """
     kinds = {kind.__name__ for kind in types}
     found = "float" if kinds == {"int", "float"} else kinds.pop() if len(kinds) == 1 else "str"
     return cast(LabelType, found if found in get_args(LabelType) and not names else "str")
 
 
 def label_sets(labels: Iterable[str], target: TargetKind) -> list[tuple[str, ...]]:
-    """Return the labels of each item: one, several, or none for a regression."""
+    """Return a tuple of labels for each item. For a regression, all tuples are empty."""
     if target == "multi-label":
         return [tuple(label.split(SEPARATOR)) if label else () for label in labels]
     return [(label,) if target == "classes" else () for label in labels]
 
 
 def labels_of(labels: Iterable[str], target: TargetKind) -> tuple[str, ...]:
-    """Return the labels of a model for the labels of its training items, in class order."""
+    """Return the classes of a model, in class order, given the labels of its training items."""
     found = chain.from_iterable(label_sets(labels, target))
     return REGRESSION_LABELS if target == "regression" else label_order(found)
 
@@ -234,7 +243,7 @@ def _read_folders(folder: Path, names: Sequence[str], skip: bool) -> Labeled:
 
 
 def score_fault(label: object, name: str) -> tuple[str, str] | None:
-    """Check for a label that is a fractional number. Return the fault and a hint, or None."""
+    """Return a fault and a hint if a label is a fractional number, which cannot be a class; otherwise return None."""
     if isinstance(label, str) and _DECIMAL.fullmatch(label.strip()):
         label = float(label)
     if isinstance(label, float) and math.isfinite(label) and not label.is_integer():
@@ -286,6 +295,14 @@ def with_labels(data: D, known: Collection[str], *, skip_bad_lines: bool = False
     return data.keep(kept, "labels not in the training data")
 
 
+def text_columns(columns: Columns, available: Collection[str]) -> tuple[str | None, str | None]:
+    """Return the names of the text column and the second text column; None for a column that is not found."""
+    if columns.text is not None or columns.pair is not None:
+        return columns.text, columns.pair
+    pairs = [names for names in PAIRS if set(names) <= set(available)]
+    return pairs[0] if pairs else (next((name for name in TEXTS if name in available), None), None)
+
+
 def _choose(columns: Columns, row: Row[Cells]) -> tuple[str, str | None, str]:
     """Find the columns of a table.
 
@@ -295,11 +312,7 @@ def _choose(columns: Columns, row: Row[Cells]) -> tuple[str, str | None, str]:
     for name in (columns.text, columns.pair, columns.label):
         if name is not None and name not in available:
             raise UserError(f"{row.place}: expected a column {name!r}, found {', '.join(map(repr, available))}")
-    text, pair = columns.text, columns.pair
-    if text is None and pair is None:
-        pairs = [names for names in PAIRS if set(names) <= set(available)]
-        singles = [name for name in _TEXTS if name in available]
-        text, pair = pairs[0] if pairs else (singles[0] if singles else None, None)
+    text, pair = text_columns(columns, available)
     label = columns.label or next((name for name in LABELS if name in available), None)
     if text is None or label is None:
         missing = "the text (`text`, `sentence`, or pairs as `sentence1`, `sentence2`)" if text is None else "`label`"

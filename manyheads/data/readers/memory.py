@@ -1,4 +1,4 @@
-"""Rows of data in memory, for the same readers as the rows of a table file. Faults are reported with the row number.
+"""Adapter that gives data in memory to the readers of table files. Faults are reported with the row number.
 
 The data are a list of dictionaries or tuples, a dictionary or a tuple of columns, an array of rows, a frame of pandas
 or Polars, a `datasets.Dataset`, or a PyTorch dataset.
@@ -88,11 +88,13 @@ class _ClassFeature(Protocol):
 
 
 class Rows:
-    """Rows of a table in memory, which can be iterated more than once. Converted to a path, it has the name of a split.
+    """Rows of a table in memory, which can be iterated more than once.
+
+    Where readers expect a path (`os.fspath`), the object gives the name of its split.
 
     name    name of the split, such as "train"
-    data    the data, in one of the forms that this module lists
-    fields  column names of the items of a tuple; the length of the tuple selects one of these lists
+    data    the data, in one of the forms that the docstring of this module lists
+    fields  lists of column names for rows that are tuples. The list with the same length as the tuple applies
     """
 
     def __init__(self, name: str, data: object, fields: Sequence[Sequence[str]]) -> None:
@@ -108,7 +110,7 @@ class Rows:
     __str__ = __fspath__
 
     def __iter__(self) -> Iterator[Row[Cells]]:
-        first: dict[str, tuple[str, int]] = {}  # the kind of the values of each column, and the first row with a value
+        first: dict[str, tuple[str, int]] = {}  # column name -> (kind of its first value, number of that value's row)
         for number, item in enumerate(_items(self._data, self.name), 1):
             try:
                 cells = {name: _plain(value) for name, value in self._named(item).items()}
@@ -137,10 +139,11 @@ class Rows:
 
 
 def split_mapping(given: Mapping[str, object]) -> dict[str, object]:
-    """Return the splits of a mapping with the names train, validation and test.
+    """Return a mapping of splits with the standard names "train", "validation" and "test".
 
-    The names of the mapping are read like names of files (`roles.py`). A split of unlabeled data is left out. A mapping
-    of columns is the training data.
+    The names in `given` are interpreted like file names (`roles.py`): "dev" means validation. A split of unlabeled
+    data is left out. If `given` maps column names to columns instead, it is the training data.
+
     Raises UserError if a name is unknown, if two names mean the same split, or if there are no training data.
     """
     roles = {name: role_of(str(name)) for name, data in given.items() if data is not None}
@@ -166,7 +169,7 @@ def split_mapping(given: Mapping[str, object]) -> dict[str, object]:
 
 
 def _columns_of(data: object) -> list[Sequence[object] | _Column]:
-    """Return the columns of a dictionary or tuple of columns such as (X, y); empty for data in another form."""
+    """Return the columns if the data are a dictionary or tuple of columns, such as (X, y); otherwise an empty list."""
     values = data.values() if isinstance(data, Mapping) else data if isinstance(data, tuple) else ()
     columns = [
         value
@@ -220,20 +223,20 @@ def _items(data: object, name: str) -> Iterable[object]:
 
 
 def _class_names(feature: object) -> Sequence[str] | None:
-    """Return the label names of a column of the library `datasets`; None if its values are no labels."""
+    """Return the label names of a column in a data set of the library `datasets`; None if it contains no labels."""
     inner = feature.feature if isinstance(feature, _ListFeature) else feature
     return inner.names if isinstance(inner, _ClassFeature) else None
 
 
 def _label(value: object, names: Sequence[str] | None) -> object:
-    """Return the name of a label of the library `datasets`, or a list of names. Other values remain."""
+    """Replace a label index, or a list of label indices, by label names. Return other values unchanged."""
     if names and isinstance(value, list):
         return [_label(item, names) for item in value]
     return names[value] if names and isinstance(value, int) and 0 <= value < len(names) else value
 
 
 def _plain(value: object) -> object:
-    """Convert a value of NumPy or PyTorch to a value of Python, and an image to the bytes of a PNG file."""
+    """Convert a NumPy or PyTorch value to a Python value, and an image to the bytes of a PNG file."""
     if isinstance(value, Image.Image):
         return _png(plain_image(value))
     if isinstance(value, list | tuple | set | frozenset):
@@ -243,7 +246,7 @@ def _plain(value: object) -> object:
     if value.ndim < 2:
         return value.tolist()
     pixels = np.asarray(value)
-    if isinstance(value, _Tensor):  # PyTorch's images are (C, Y, X)
+    if isinstance(value, _Tensor):  # An image in a PyTorch tensor has the shape (C, Y, X).
         pixels = pixels.transpose(1, 2, 0) if pixels.ndim == 3 else pixels
     channels = pixels.shape[2] if pixels.ndim == 3 else 1
     if pixels.ndim > 3 or channels > 4 or not pixels.size or pixels.dtype.kind not in "buif":

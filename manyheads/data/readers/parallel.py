@@ -1,4 +1,4 @@
-"""Parallel corpora: locate the files of the two languages, and read pairs of sentences.
+"""Reader of parallel corpora. It locates the files of the two languages and reads pairs of sentences.
 
 One corpus is given as a string:
   `prefix`          prefix.de + prefix.en, one sentence per line
@@ -35,7 +35,8 @@ from manyheads.errors import UserError
 class Pairs(Dataset):
     """Data set of sentence pairs in two languages.
 
-    `files` are the source file and the target file, or one file for both.
+    sources, targets  text of each pair in the source language and in the target language
+    files             paths of the source file and the target file, or the path of one file with both languages
     """
 
     columns: ClassVar[tuple[str, ...]] = ("sources", "targets")
@@ -124,7 +125,10 @@ def locate(path: str, source: str, target: str) -> list[Path]:
 
 
 def _side(prefix: str, language: str) -> Path:
-    """Return the path of a corpus file in one language. The file may be compressed, and its suffix in upper case."""
+    """Return the path of a corpus file in one language, given the prefix that both files have in common.
+
+    The file may be compressed, and its suffix may be in upper case.
+    """
     names = [f"{prefix}.{language}{ending}" for ending in ("", *COMPRESSED)]
     files = [Path(name) for name in (*names, *(prefix + name.removeprefix(prefix).upper() for name in names))]
     return next((file for file in files if file.is_file()), files[0])
@@ -166,9 +170,9 @@ def _table(file: Path | Rows, source: str, target: str) -> Iterator[Row[Sides]]:
 
 
 def _checked(sides: Sides, files: Sequence[Path], names: Sequence[str]) -> tuple[str, str]:
-    """Return the source and target text of a row; two empty strings if both are blank.
+    """Return the source text and the target text of a row. If both are blank, return two empty strings.
 
-    Raises BadRow if only one is blank.
+    Raises BadRow if only one of the texts is blank, or if one is not a valid text.
     """
     texts: list[str] = []
     for text, name, file in zip(sides, names, (files[0], files[-1]), strict=True):

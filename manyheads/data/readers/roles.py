@@ -1,9 +1,9 @@
-"""Find out from the names of files and folders whether they are training, validation or test data (their "role").
+"""Roles of files and folders (training, validation or test data), derived from their names.
 
-This is the only module that contains the words for the roles. A word of the name determines the role, in upper or lower
-case, alone or between dots, dashes, underscores and blanks: `Train.txt`, `wiki.valid.tokens`, `seg_test`,
-`dev-v1.1.json`, `test2013`, `train-00000-of-00003.parquet`. A name with words for two roles, such as
-`train_test_labels.csv`, is ambiguous and has no role; reports list it as not used.
+A word of the name determines the role, in upper or lower case, alone or between dots, dashes, underscores and blanks:
+`Train.txt`, `wiki.valid.tokens`, `seg_test`, `dev-v1.1.json`, `test2013`, `train-00000-of-00003.parquet`. A name with
+words for two roles, such as `train_test_labels.csv`, is ambiguous and has no role; reports list it as not used. Only
+this module contains the words for the roles.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WORDS: dict[str, Role] = {
 }  # fmt: skip
 # words in the names of files that are not data, such as a readme
 _NOT_DATA = {"readme", "notes", "changelog", "log", "config"}
-# Whole names of folders that are splits rather than classes, unlike `train`, which may be the class of trains.
+# Names of folders that are probably splits. `train` is not among them, because it may be the class of trains.
 _HELD_OUT_FOLDERS = {"val", "valid", "validation", "dev", "test", "testing"}
 _UNLABELED_WORDS = {"unlabeled", "unlabelled", "unsup", "unsupervised"}
 # In a folder that contains source code or documentation, a file named `train` or `test` is usually not a split.
@@ -125,19 +125,23 @@ def find_text_splits(data: str, corpora: Callable[[Path], list[str]], files: Cal
 
 
 def _corpora(names: list[str], shards: re.Pattern[str] | None) -> list[str]:
-    """Return the corpora with a given role (training, validation or test).
+    """Combine the files of one role (training, validation or test) into corpora.
 
-    Names that differ only in their shard numbers are joined by commas."""
+    Names that differ only in their shard numbers form one corpus and are joined by commas. Names of unlabeled data are
+    left out if other names exist.
+    """
     names = [name for name in names if not _UNLABELED_WORDS.intersection(_words(name))] or names
     same_structure = shards is not None and len({shards.sub("", name) for name in names}) == 1
     return [",".join(names)] if same_structure and not any("," in name for name in names) else names
 
 
 def split_folders(folders: Sequence[Path]) -> list[Path]:
-    """Return the folders of a directory that are splits and contain class folders.
+    """Return those of the folders in a directory that are splits and contain class folders.
 
-    The list is empty if the folders of the directory are classes themselves, even if one of them is named `train`
-    or `test_card`. Raises UserError if the names are ambiguous.
+    The list is empty if the folders are classes themselves, even if one of them is named `train` or `test_card`.
+    Raises UserError if it is ambiguous which folders are splits.
+
+    folders  all folders in the directory
     """
     named = [folder for folder in folders if role_of(folder.name)]
     inner = {folder: {path.name for path in folders_in(folder)} for folder in folders}
@@ -182,10 +186,7 @@ def class_folders_in(folder: Path) -> Path:
 
 
 def check_unmixed(files: Sequence[Path]) -> None:
-    """Check a directory in which all files together form one corpus.
-
-    Raise UserError if some files are named as the splits of a corpus (train.txt and test.txt).
-    """
+    """Raise UserError if files that together form one corpus have the names of its splits (train.txt and test.txt)."""
     groups: dict[tuple[Path, str], dict[Role, Path]] = {}
     for file in files:
         if (role := role_of(file.name)) and file.suffix.lower() not in SOURCE_SUFFIXES:
@@ -198,7 +199,7 @@ def check_unmixed(files: Sequence[Path]) -> None:
 
 
 def describe_roles(folder: Path | None, corpora: dict[str, list[Path]]) -> str:
-    """Return a line that lists the files or folders of each split, and the unused entries of the directory."""
+    """Return one line that lists the files or folders of each split, and the unused files of the directory."""
     parts, used = [], set[str]()
     for role, paths in corpora.items():
         names = []

@@ -1,7 +1,7 @@
-"""Rows of data, from a file or from memory, for all readers. Faults are reported with file and line.
+"""Rows of a file or of data in memory, which all readers convert to items. Faults are reported with file and line.
 
-A reader maps the rows of a source (`tables.py`, `memory.py`, or lines of a file) to its items with `parse_rows`. The
-function `filter_invalid` raises an error for a faulty row, or skips and counts it.
+A reader takes rows from `tables.py`, from `memory.py` or from the lines of a file. It converts each row to an item with
+`parse_rows`. For a faulty row, `filter_invalid` raises an error, or skips and counts the row.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ NUL = ("contains a NUL byte", "remove it")
 
 
 class Row(NamedTuple, Generic[T]):
-    """Row of a table file; if the row cannot be used, the reason.
+    """Row of a table or text file, with the reason if the row cannot be used.
 
+    file    file that contains the row
     number  line number, or row number in a Parquet file, counted from 1. Messages use `name` instead if it is set
-    cells   mapping from column name to cell, or the result of a reader's function `parse`
-    fault   reason why the row cannot be used; `hint` says how to correct it. Skipped rows are counted by the part
-            of the fault before its first ": ". Details of a single row therefore come after this colon
+    cells   mapping from column name to cell, or the item to which a reader has converted this mapping
+    fault   reason why the row cannot be used; empty for a usable row. Skipped rows are counted by the part of the
+            fault before its first ": ", so details of a single row must come after this colon
+    hint    advice on how to correct the fault
+    name    name of the row in messages, such as "question 7"
     """
 
     file: Path
@@ -48,9 +51,11 @@ Block = list[tuple[int, str | None]]  # pair (line number, line); the line is No
 
 
 class BadRow(Exception):
-    """Exception for a row that cannot be used, with a fault and a hint on how to correct it.
+    """Exception that a reader raises for a row that it cannot use.
 
-    `file` and `line` override the location of the row.
+    fault       reason why the row cannot be used
+    hint        advice on how to correct the fault
+    file, line  location of the fault, if it differs from the location of the row
     """
 
     def __init__(self, fault: str, hint: str, *, file: Path | None = None, line: int | None = None) -> None:
@@ -59,9 +64,9 @@ class BadRow(Exception):
 
 
 def parse_rows(rows: Iterable[Row[S]], parse: Callable[[Row[S]], T | None]) -> Iterator[Row[T]]:
-    """Apply the function `parse` to each row. Yield the rows with the results in place of the cells.
+    """Yield each row with the result of the function `parse` in place of its cells.
 
-    If `parse` raises BadRow, the row is marked as faulty. If it returns None, the row is left out.
+    If `parse` raises BadRow for a row, the row is marked as faulty. If it returns None, the row is left out.
     """
     for row in rows:
         try:
@@ -77,9 +82,9 @@ def parse_rows(rows: Iterable[Row[S]], parse: Callable[[Row[S]], T | None]) -> I
 
 
 def split_blocks(file: Path, separates: Callable[[str], bool] = lambda line: not line.strip()) -> Iterator[Row[Block]]:
-    """Yield blocks of consecutive lines.
+    """Yield the blocks of consecutive lines in a text file, as one row each.
 
-    A line for which the function `separates` returns True ends a block (default: blank lines).
+    separates  function that returns True for a line that ends a block. By default, blank lines end a block
     """
     block: Block = []
     for number, line in enumerate(chain(lines(file), [""]), 1):
@@ -112,7 +117,13 @@ def filter_invalid(
 
 
 def skip_option(corpus: object, unit: str = "lines") -> str:
-    """Return the option that skips faulty items; for data in memory, whose name is no path, the argument in Python."""
+    """Return the name of the option that skips faulty items.
+
+    This is a command-line option for files, and an argument of Python functions for data in memory.
+
+    corpus  path of the data. If no file or directory has this path, the data are in memory
+    unit    noun for the items: "images", "lines" or another word for texts
+    """
     if not str(corpus).startswith("hub:") and not any(part.exists() for part in parts_of(str(corpus))):
         return "skip_bad_lines=True"
     return "--skip-bad-images" if unit == "images" else "--skip-bad-lines"

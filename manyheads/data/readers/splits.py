@@ -31,11 +31,11 @@ LONGEST = 1_000_000
 SURROGATE = ("contains half a character (a lone surrogate)", "encode it as UTF-8")
 
 
-# At least this number of items is held out, if it is not more than the fraction `LARGE_FRACTION`. A warning names fewer
-# items, or a larger fraction.
+# By default, 5% of the training items become validation data, but at least 50 items, and at most a fifth of all items.
+# A warning reports validation data with fewer items, or with a larger fraction of the items.
+HELD_OUT_FRACTION = 0.05
 MIN_HELD_OUT = 50
 LARGE_FRACTION = 0.2
-HELD_OUT_FRACTION = 0.05
 FREQUENT, MIN_OF_LABEL = 20, 5  # A validation split should have 5 items of each label with 20 items or more.
 MAX_STRATIFIED = 0.2  # maximum fraction of all items that are held out to have `MIN_OF_LABEL` items of each label
 
@@ -43,7 +43,7 @@ MAX_STRATIFIED = 0.2  # maximum fraction of all items that are held out to have 
 class Splits(NamedTuple):
     """Paths of the training, validation and test data.
 
-    A path is a file, or another form of a corpus that the reader accepts.
+    Each path is a string that a reader accepts: a file, a directory, or several files joined by commas.
     """
 
     train: str | None
@@ -51,7 +51,7 @@ class Splits(NamedTuple):
     test: list[str]
 
     def with_overrides(self, validation: str | None, test: str | None) -> Splits:
-        """Return the splits. A path that the user has given replaces the path that was detected."""
+        """Return these splits, with the paths that the user has given in place of the detected paths."""
         return Splits(self.train, validation or self.validation, [test] if test else self.test)
 
     @property
@@ -66,7 +66,10 @@ class Splits(NamedTuple):
 
 
 class Data(Protocol):
-    """Protocol of the data sets that readers return. `skips` contains the number of skipped items for each reason."""
+    """Protocol of the data sets that readers return.
+
+    skips  number of skipped items, by file and reason
+    """
 
     @property
     def skips(self) -> dict[str, int]: ...
@@ -95,7 +98,10 @@ class SplitData(NamedTuple, Generic[D]):
         return {name: data for name, data in splits.items() if data is not None}
 
     def sampled(self, items: int, seed: int) -> SplitData[D]:
-        """Return the splits with a random sample of `items` training items, or with all if there are no more."""
+        """Return these splits with a random sample of `items` training items.
+
+        If there are at most `items` training items, all of them remain.
+        """
         if items > len(self.train):
             logger.info(f"items={items:,}: using all {len(self.train):,} training items")
         if items >= len(self.train):
@@ -104,7 +110,10 @@ class SplitData(NamedTuple, Generic[D]):
 
 
 def logged(items: Iterable[T], what: str) -> Iterator[T]:
-    """Yield the items, and log their number every `LOG_SECONDS` seconds, so that a long phase is not silent."""
+    """Yield the items, and log the number of items so far every `LOG_SECONDS` seconds.
+
+    what  beginning of the log line, such as "reading train.txt"
+    """
     due = time.monotonic() + LOG_SECONDS
     for number, item in enumerate(items, 1):
         yield item
@@ -154,19 +163,24 @@ def hold_out(
     data: D, keys: Sequence[str], labels: Sequence[Iterable[str]] | None = None, *, fraction: float | None = None,
     by_hash: bool = False, strata: Sequence[Iterable[str]] | None = None, what: str,
 ) -> tuple[D, D]:  # fmt: skip
-    """Hold out validation data: split a data set into (training, validation) in the order of a hash of each item's key.
+    """Hold out validation data, and return the training data and the validation data.
 
-    Items with equal keys are in the same part.
+    The items with the lowest hashes of their keys are held out. Items with equal keys are in the same part.
 
-    labels    labels of each item. If a label would be missing in the training data, a held-out item with this label
-              returns to the training data, with all items of equal key
-    fraction  fraction of the items in the validation part, met as closely as items with equal keys allow; None: the
-              default of `held_out_fraction`, and more if a label would have fewer than `MIN_OF_LABEL` items
-    by_hash   True: hold out the keys whose hash is in the lowest `fraction` of the range of hashes. An item's part then
-              does not depend on the other items
-    strata    labels of each item. If the validation part would have fewer than `MIN_OF_LABEL` items of a label with at
-              least `FREQUENT` items, or less than half of its share, the data are split by label instead. None: never
+    data      data set to split
+    keys      key of each item, such as its text
+    labels    labels of each item. If a label would be missing in the training data, the held-out items with this label
+              return to the training data, with all items of equal key
+    fraction  fraction of the items in the validation data, met as closely as items with equal keys allow. If None, it
+              is the default of `held_out_fraction`, and more if a label would have fewer than `MIN_OF_LABEL` items
+    by_hash   if True, hold out the keys whose hash is in the lowest `fraction` of the range of hashes. The part of an
+              item then does not depend on the other items
+    strata    labels of each item. If the validation data would have fewer than `MIN_OF_LABEL` items of a label with at
+              least `FREQUENT` items, or less than half of its share, the data are split by label instead. If None,
+              the data are never split by label
     what      noun for a key in the error message
+
+    Raises UserError if all keys are equal, or if each label has too few items.
     """
     hashes, minimum = hashes_of(keys), 0 if fraction is not None else MIN_OF_LABEL
     fraction = held_out_fraction(fraction, len(keys))
@@ -187,7 +201,7 @@ def hold_out(
 
 
 def held_out_fraction(fraction: float | None, items: int) -> float:
-    """Return the given fraction. If it is None, return the fraction of `items` items that is held out by default."""
+    """Return the fraction of `items` items that is held out: `fraction`, or the default fraction if it is None."""
     return max(HELD_OUT_FRACTION, min(MIN_HELD_OUT / max(items, 1), LARGE_FRACTION)) if fraction is None else fraction
 
 
@@ -207,7 +221,7 @@ def _sides(held: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64
 
 
 def hashes_of(keys: Iterable[str]) -> NDArray[np.uint64]:
-    """Return the 64-bit hash of each key, (N,)."""
+    """Return the 64-bit hashes of N texts, (N,)."""
     return np.fromiter(map(hash_of, keys), np.uint64)
 
 
@@ -217,7 +231,7 @@ def hash_of(key: str) -> int:
 
 
 def _lack_of_labels(labels: Sequence[Iterable[str]], held: NDArray[np.int64], fraction: float, minimum: int) -> str:
-    """Describe the first frequent label with too few held-out items; empty if there is none."""
+    """Return a description of the first frequent label with too few held-out items, or "" if every label has enough."""
     of_held = Counter(label for row in held for label in {*labels[row]})
     for label, count in sorted(Counter(label for names in labels for label in {*names}).items()):
         if count >= FREQUENT and of_held[label] < max(minimum, fraction * count / 2):

@@ -1,4 +1,4 @@
-"""Reader of questions about texts. Faults are reported with the question or the line.
+"""Reader of data sets for question answering. Faults are reported with the question or the line.
 
 `.json` in the format of SQuAD 1.1 and 2.0 (Rajpurkar 2016, 2018):
     {"data": [{"title": ..., "paragraphs": [{"context": ..., "qas": [

@@ -50,7 +50,7 @@ class _Format(NamedTuple):
 
 
 def is_table(source: str | Path | Iterable[Row[Cells]]) -> bool:
-    """Return True for the name of a table file, which may be compressed, and for rows in memory."""
+    """Return True if `source` is the name of a table file (which may be compressed), or rows in memory."""
     return not isinstance(source, str | Path) or format_suffix(source) in TABLES
 
 
@@ -64,10 +64,11 @@ def table(
 ) -> Iterator[Row[Cells]]:
     """Return an iterator over all rows of a table file, including faulty rows. Rows in memory are returned unchanged.
 
-    columns  only these columns of a Parquet file are read; raises UserError if none of them exists. Empty: all
-             columns
-    headers  alternative sets of column names. If the first line of a .tsv or .csv file contains one of these sets,
-             it is the header. Otherwise the columns are named by the first set. Empty: the first line is a header
+    columns  columns of a Parquet file to read. If empty, all columns are read. Raises UserError if the file has none
+             of them
+    headers  alternative lists of column names. If the first line of a .tsv or .csv file contains all names of one list,
+             it is the header. Otherwise the file has no header, and the first list names its columns. If `headers` is
+             empty, the first line is always the header
 
     Raises FileNotFoundError, or UserError for a file that cannot be read as a table.
     """
@@ -132,9 +133,9 @@ def _json_array(file: Path) -> Iterator[Row[Cells]]:
 
 
 def class_names(file: Path, column: str) -> tuple[str, ...]:
-    """Return the label names of a column of a Parquet file, as the library `datasets` writes them to its schema.
+    """Return the label names that the library `datasets` has written to the schema of a Parquet file for a column.
 
-    If there are none, or if the file is not a Parquet file, the result is empty.
+    The result is empty if the schema contains no names for the column, or if the file is not a Parquet file.
     """
     if file.suffix.lower() != ".parquet" or not file.is_file():
         return ()
@@ -172,7 +173,7 @@ def _parquet(file: Path, columns: Collection[str], _: _Headers) -> Iterator[Row[
                     number += 1
                     yield Row(file, number, cells, *fault)
         pyarrow.default_memory_pool().release_unused()
-    # pyarrow raises OSError for a damaged data page
+    # For a damaged data page, pyarrow raises OSError.
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         place = f"{file}:{number + 1}: damaged Parquet data" if number else f"{file}: not a Parquet file"
         reason = (str(error).splitlines() or [type(error).__name__])[0]
@@ -226,7 +227,11 @@ def _csv(file: Path, _: Collection[str], headers: _Headers) -> Iterator[Row[Cell
 def _delimited(
     file: Path, parsed: Iterator[tuple[int, list[str] | Fault]], headers: _Headers, hint: str
 ) -> Iterator[Row[Cells]]:
-    """Yield the rows of a text table from its lines, with the names of the header as the names of the columns."""
+    """Yield the rows of a .tsv or .csv file. The header gives the names of the columns.
+
+    parsed  line number and cells of each row, or line number and fault
+    hint    advice for rows with a wrong number of cells
+    """
     header: Sequence[str] = ()
     for number, cells in parsed:
         if isinstance(cells, tuple):
@@ -244,7 +249,7 @@ def _delimited(
                     )
                 expected = f"expected {len(header)} columns as in the header"
                 continue
-            if found := sorted({*headers[0]} & {*cells}):  # a header that lacks another name
+            if found := sorted({*headers[0]} & {*cells}):  # The first line is a header in which a column is missing.
                 raise UserError(
                     f"{file}:{number}: expected the columns {' and '.join(map(repr, headers[0]))}, found a header with "
                     f"{', '.join(map(repr, cells))}; rename the columns, or choose others than {', '.join(found)}"
@@ -261,12 +266,12 @@ def _tab_lines(file: Path) -> Iterator[tuple[int, list[str] | Fault]]:
     for number, line in enumerate(lines(file), 1):
         if line is None or "\0" in line:
             yield number, UTF8 if line is None else NUL
-        elif line.strip():
+        elif line.strip() or "\t" in line:  # a row of empty cells is no blank line
             yield number, line.split("\t")
 
 
 def _separator(file: Path) -> str:
-    """Return the separator of a CSV file: another one than the comma if the first line has no comma."""
+    """Return the separator of a CSV file: a comma, or a semicolon or tab if the first line contains no comma."""
     header = re.sub(r'"[^"]*"', "", next(lines(file), None) or "")
     return next((mark for mark in (",", ";", "\t") if mark in header), ",")
 

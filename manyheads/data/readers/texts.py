@@ -1,7 +1,8 @@
-"""Reader of running text for language models. The text is not normalized, because the model predicts every character.
+"""Reader of running text for language models.
 
-The texts stay in their files: each iteration reads the files again, one piece at a time (`corpus.py`). Only a hash of
-eight bytes per text is in memory.
+The text is not normalized, because a language model predicts every character. The texts remain in their files: each
+iteration reads the files again, one piece of a text at a time (`corpus.py`). Memory holds only a hash of eight bytes
+per text.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from manyheads.files import parse_json, write_json
 
 
 class Facts(NamedTuple):
-    """Facts about texts: statistics for reports, and the fingerprint of all texts (`files.fingerprint`)."""
+    """Statistics of a data set of texts for reports, and the fingerprint of all its texts (`files.fingerprint`)."""
 
     characters: int
     bytes: int  # total size of the texts in UTF-8, in bytes
@@ -53,12 +54,15 @@ class Part(NamedTuple):
 class Texts:
     """Data set of running texts from a corpus, or from a sequence of strings in memory.
 
-    mask          (N,) boolean mask of the selected texts of the corpus; None: all usable texts
-    cut           index of a text of which only a part is used; None: the only text
-    span          (start, end) range of characters that are used of the text `cut`. If `end` is None, the range extends
-                  to the end of the text
-    skips         number of skipped texts, by reason
+    source        corpus or strings that contain the texts
+    mask          (N,) boolean mask of the selected texts of `source`. If None, all usable texts are selected
+    span          (start, end) range of characters, if only a part of one text is used. If `end` is None, the range
+                  extends to the end of the text
+    cut           index of the text to which `span` applies. If None, it applies to the only selected text
+    skips         number of skipped texts, by file and reason
+    file          path of the corpus for messages
     cache_folder  directory in which facts about the files are cached
+    survey        facts about all texts of a corpus
     """
 
     source: Corpus | Sequence[str]
@@ -88,7 +92,7 @@ class Texts:
         return f"Texts({len(self):,} texts, {self.file})"
 
     def parts(self) -> Iterator[Part]:
-        """Yield the pieces of all texts in order. Raises UserError if a file has changed."""
+        """Yield the pieces of all selected texts in order. Raises UserError if a file changed since its survey."""
         pieces: Iterator[Piece]
         if isinstance(self.source, Sequence):
             pieces = (Piece(n, piece) for n, text in enumerate(self.source) for piece in cut([text]))
@@ -96,8 +100,8 @@ class Texts:
             pieces = self.source.pieces()
         current, started, at = -1, False, 0
         for text, content in pieces:
-            if text >= len(self._mask):  # A file has grown; the check below reports it.
-                break
+            if text >= len(self._mask):
+                break  # A file has grown since its survey: it has more texts than the mask. `check` below reports it.
             current, started, at = (current, started, at) if text == current else (text, False, 0)
             if content is None or not self._mask[text]:
                 continue
@@ -144,17 +148,17 @@ class Texts:
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """Number of characters in each text, (N,). The texts are read to count them."""
+        """Number of characters of each text, (N,). Each access reads all texts."""
         sizes = np.zeros(len(self._mask), np.int64)
         for part in self.parts():
             sizes[part.text] += len(part.content)
         return sizes[self._mask]
 
     def split_off_end(self, fraction: float, row: int = 0) -> tuple[Texts, Texts]:
-        """Split off the last `fraction` of one text's characters as validation data.
+        """Split off the last `fraction` of the characters of text `row` as validation data.
 
-        Returns two data sets: all texts without these characters, and the characters alone. Raises UserError if
-        one of the two parts of the text would be empty.
+        Return two data sets: all texts without these characters, and these characters alone. Raise UserError if one
+        of the two parts of the text would be empty.
         """
         number = int(np.flatnonzero(self._mask)[row])
         cut = None if len(self) == 1 else number
@@ -176,14 +180,14 @@ class Texts:
 
 
 def _described(texts: Texts, corpus: Corpus) -> tuple[str, bytes]:
-    """Return a description of texts of a corpus, which identifies them in the cache."""
+    """Return the cache key of the selected texts of a corpus: files, column, character range and mask."""
     return json.dumps([FORMAT, corpus.state, corpus.column, texts.span, texts.cut]), texts._mask.tobytes()
 
 
 def compute_facts(*all_texts: Texts) -> list[Facts]:
-    """Return the facts about several `Texts` objects, all of which must be parts of one corpus.
+    """Return the facts about each of several `Texts` objects, all of which must be parts of one corpus.
 
-    The corpus is read at most once, or not at all if the facts are cached.
+    One pass over the corpus computes all facts. If they are cached, the corpus is not read.
     """
     folder, source = all_texts[0].cache_folder, all_texts[0].source
     if folder is None or isinstance(source, Sequence):
@@ -217,7 +221,7 @@ def _count_facts(all_texts: Sequence[Texts]) -> Iterator[Facts]:
 
 
 class _Count:
-    """Accumulator that computes `Facts` about texts from their pieces, which are added one at a time."""
+    """Accumulator of the `Facts` about texts. The pieces of the texts are added one at a time."""
 
     def __init__(self, texts: Texts) -> None:
         self.texts = texts
@@ -235,7 +239,7 @@ class _Count:
         self._bytes += len(content)
         self._lines += part.content.count("\n")
         known = "".join(c for c in self._alphabet if c.isascii()).encode()
-        # To be fast, only characters that are not in the known alphabet are processed in Python.
+        # For speed, remove all ASCII characters that are already in the alphabet before decoding the rest.
         self._alphabet.update(content.translate(None, known).decode())
 
     def facts(self) -> Facts:

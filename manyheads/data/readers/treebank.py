@@ -24,13 +24,17 @@ from manyheads.data.readers.splits import UTF8
 
 ROOT = -1  # value in place of a head index, for the root of a sentence
 COLUMNS = 10
-# Number at the beginning of a line: of a word, of a multiword token (1-2), or of an empty node (2.1; it may precede the
-# first word).
+# The first column of a line: the number of a word (1), the range of a multiword token (1-2), or the number of an empty
+# node (2.1, or 0.1 before the first word).
 _NUMBER = re.compile(r"([1-9][0-9]*)|([1-9][0-9]*)-([1-9][0-9]*)|(?:0|[1-9][0-9]*)\.[1-9][0-9]*")
 
 
 class Mention(NamedTuple):
-    """Mention of an entity: the words of a sentence from `start` to `end` (exclusive), as word indices."""
+    """Mention of an entity in a sentence.
+
+    entity      identifier of the entity in the file
+    start, end  range of word indices; `end` is exclusive
+    """
 
     entity: str
     start: int
@@ -67,7 +71,7 @@ class Sentence:
 
 @dataclass(frozen=True, repr=False)
 class Treebank(Dataset):
-    """Data set of a file's sentences, with the counts of multiword tokens and empty nodes."""
+    """Data set of the sentences of a CoNLL-U file, with the numbers of multiword tokens and empty nodes in the file."""
 
     columns: ClassVar[tuple[str, ...]] = ("sentences",)
 
@@ -211,7 +215,7 @@ def _word(number: int, line: str) -> _Word:
 
 
 def _spaces(words: Sequence[_Word], tokens: Sequence[_Word]) -> list[bool]:
-    """Return a list with True for each word that follows a space. A multiword token contains no spaces."""
+    """Return, for each word, whether it follows a space. There are no spaces inside a multiword token."""
     after = [word.space_after for word in words]
     for token in tokens:
         after[token.first - 1 : token.last] = [*[False] * (token.last - token.first), token.space_after]

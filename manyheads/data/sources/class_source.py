@@ -19,16 +19,17 @@ from manyheads.errors import UserError
 
 D = TypeVar("D", bound=LabeledItems)
 
-_NO_LABEL = ("", "None", "-1", "nan")  # cells of a label column that mean unlabeled
+_NO_LABEL = ("", "None", "-1", "nan")  # values of a label column that mean "no label"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassSource(Source[D]):
     """Data source of items with labels.
 
-    target  "classes": one label per item; "regression": a number; "multi-label": any number of labels
     names   label names, for data in which the labels are the numbers 0, 1, ...
-    sample  number of training items to use, drawn at random; None: all items
+    sample  number of training items to use, drawn at random. By default, all items are used
+    target  kind of label: "classes" for one label per item, "regression" for a number, "multi-label" for any number
+            of labels
     """
 
     names: tuple[str, ...] = ()
@@ -41,10 +42,11 @@ class ClassSource(Source[D]):
         return ("label",)
 
     def names_for(self, labels: Sequence[str], corpus: str | Rows) -> tuple[str, ...]:
-        """Return the names of numeric labels.
+        """Return the names of the labels 0, 1, ... in a corpus.
 
-        They are the names given to this source; if there are none, the names in a Parquet file, or the `labels` of a
-        model.
+        The names given to this source have priority, then the names in a Parquet file, then the labels of a model.
+
+        labels  labels of the model that is evaluated on the corpus
         """
         if self.target == "regression":
             return ()
@@ -89,7 +91,10 @@ class ClassSource(Source[D]):
         return sampled
 
     def is_sufficient(self, labels: Sequence[str]) -> bool:
-        """Return True if a model can be trained on a random sample that lacks other labels of the training data."""
+        """Return True if a model can be trained on a random sample in which only these labels occur.
+
+        The whole training data may have more labels. By default, the sample must contain all of them.
+        """
         return False
 
     def check_training(self, train: D) -> None:
@@ -97,7 +102,7 @@ class ClassSource(Source[D]):
 
 
 def check_labels(labels: Sequence[str], place: object, target: TargetKind = "classes") -> None:
-    """Raise UserError if the training data have fewer than two distinct labels, or two numbers for a regression."""
+    """Raise UserError if the training data have fewer than two distinct labels (or numbers, for a regression)."""
     if target == "multi-label" and not any(labels):
         raise UserError(f"{place}: no item has a label; expected a list of labels, or names separated by |")
     if len(set(labels)) < 2:

@@ -31,10 +31,11 @@ from manyheads.files import JsonObject
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelSource(Source[Pairs]):
-    """Data source of sentence pairs in the languages `source` and `target`.
+    """Data source of sentence pairs in two languages. If no data are given, it generates pairs of phrases.
 
-    If no data are given, `size` phrases in both languages are generated. `cache_folder` is a directory for texts
-    that exceed memory (see `read_parallel`).
+    source, target  codes of the source language and the target language
+    size            number of generated training pairs
+    cache_folder    directory for texts that exceed memory (see `read_parallel`)
     """
 
     kind = "parallel"
@@ -81,9 +82,10 @@ class ParallelSource(Source[Pairs]):
 
 @dataclass(frozen=True, kw_only=True)
 class LabeledSource(ClassSource[Labeled]):
-    """Data source of labeled texts.
+    """Data source of labeled texts. If no data are given, it generates phrases in 60 languages, labeled by language.
 
-    If no data are given, `size` phrases in 60 languages are generated; the label is the language.
+    columns  names of the table columns
+    size     approximate number of generated training phrases
     """
 
     kind = "labeled"
@@ -125,10 +127,10 @@ class LabeledSource(ClassSource[Labeled]):
         return hold_out(train, train.inputs, labels, strata=labels, fraction=self.fraction, what="text")
 
     def fitting(self, data: Labeled, train: Labeled) -> Labeled:
-        """Check validation or test data against the training data, and return the validation or test data.
+        """Return validation or test data, after checking that they are compatible with the training data.
 
-        All labels must also occur in the training data. Either both data sets contain pairs, or both contain single
-        texts.
+        Raises UserError for a label that does not occur in the training data, and if one of the data sets contains
+        pairs of texts and the other single texts.
         """
         if (data.second_texts is None) != (train.second_texts is None):
             raise UserError(
@@ -141,7 +143,7 @@ class LabeledSource(ClassSource[Labeled]):
         return [*data.inputs, *data.labels]
 
     def describe(self, splits: SplitData[Labeled]) -> JsonObject:
-        """Describe the splits for result.json. The description includes whether the items are pairs of texts."""
+        """Return the description of the splits for result.json, which also states whether items are pairs of texts."""
         return {**super().describe(splits), "pairs": splits.train.second_texts is not None}
 
 
@@ -199,7 +201,7 @@ class TextPairSource(Source[TextPairs]):
 
 @dataclass(frozen=True, kw_only=True)
 class TaggedSource(Source[Tagged]):
-    """Data source of tagged sentences. If no data are given, `size` phrases in the language `locale` are generated."""
+    """Data source of tagged sentences. If no data are given, it generates `size` training phrases in `locale`."""
 
     kind = "tagged"
     tuples = (("tokens", "tags"),)
@@ -242,10 +244,7 @@ class TaggedSource(Source[Tagged]):
         )
 
     def fitting(self, data: Tagged, train: Tagged) -> Tagged:
-        """Check that all tags of validation or test data also occur in the training data.
-
-        Return the validation or test data.
-        """
+        """Return validation or test data, after checking that all their tags also occur in the training data."""
         if self.skip_bad_lines:
             return data.only(train.labels)
         data.check_labels(train.labels)
@@ -254,7 +253,7 @@ class TaggedSource(Source[Tagged]):
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionSource(Source[Questions]):
-    """Data source of questions about texts. There are no default data."""
+    """Data source of questions about texts. It has no built-in corpus, so data are required."""
 
     kind = "questions"
     tuples = (("context", "question", "answer", "answer_start"),)

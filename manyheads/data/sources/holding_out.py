@@ -1,8 +1,8 @@
-"""Hold out validation data of a given total size from texts. Text lengths may differ by a factor of a thousand.
+"""Functions that hold out validation data with a given fraction of the characters, even if text lengths differ greatly.
 
-At first, a hash of each text decides whether the text is held out, as for all other kinds of data. If this holds out
-less than half or more than twice the requested fraction of the characters, other whole texts are selected in the
-order of their hashes. If no selection of whole texts is close to the fraction, the end of the longest text is held
+As for all other kinds of data, the hash of each text decides whether the text is held out. If the held-out texts
+contain less than half or more than twice the requested fraction of the characters, other whole texts are selected in
+the order of their hashes. If no selection of whole texts is close to the fraction, the end of the longest text is held
 out.
 """
 
@@ -39,10 +39,10 @@ _TOLERANCE = 2.0  # The held-out size may differ from the requested size by at m
 
 
 def hold_out_texts(train: Texts, fraction: float, *, by_number: bool = False) -> tuple[Texts, Texts]:
-    """Split texts into (training, validation).
+    """Split texts into training data and validation data.
 
-    fraction   fraction of the characters in the validation part
-    by_number  True: hold out a fraction of the number of texts, whatever their size
+    fraction   fraction of the characters in the validation data
+    by_number  if True, `fraction` applies to the number of texts, whatever their sizes
     """
     if len(train) == 1:
         return _with_facts(*train.split_off_end(fraction))
@@ -63,7 +63,7 @@ def hold_out_texts(train: Texts, fraction: float, *, by_number: bool = False) ->
 def hold_out_documents(
     train: Documents, fraction: float = HELD_OUT_FRACTION, *, by_number: bool = False
 ) -> tuple[Documents, Documents]:
-    """Split documents into (training, validation) as `hold_out_texts` does.
+    """Split documents into training data and validation data, as `hold_out_texts` does for texts.
 
     A document is cut only between sentences.
     """
@@ -78,10 +78,10 @@ def hold_out_documents(
 
 
 def hold_out_questions(train: Questions, fraction: float | None) -> tuple[Questions, Questions]:
-    """Split questions into (training, validation), so that all questions about an article are in the same part.
+    """Split questions into training data and validation data. All questions about one article are in the same part.
 
-    fraction  fraction of the questions in the validation part, met as closely as the articles allow; None: the default
-              of `held_out_fraction`
+    fraction  fraction of the questions in the validation data, met as closely as the articles allow. If None, the
+              default of `held_out_fraction` applies
     """
     fraction = held_out_fraction(fraction, len(train))
     articles = hashes_of(item.article for item in train.items)
@@ -109,9 +109,9 @@ def _select_items(hashes: NDArray[np.uint64], sizes: NDArray[np.int64], fraction
 
 
 def _longest_unique(hashes: NDArray[np.uint64], sizes: NDArray[np.int64], fraction: float) -> int:
-    """Return the index of the text whose end is cut off: the longest text that occurs once.
+    """Return the index of the longest text that occurs once. Its end becomes validation data.
 
-    Raises UserError if it is too short.
+    Raises UserError if this text is too short.
     """
     _, numbers, counts = np.unique(hashes, return_inverse=True, return_counts=True)
     single = np.where(counts[numbers] == 1, sizes, 0)
@@ -128,7 +128,7 @@ def _split_by_mask(train: D, held_out: NDArray[np.bool_]) -> tuple[D, D]:
 
 
 def _with_facts(kept: Texts, held: Texts) -> tuple[Texts, Texts]:
-    # Skipped texts are counted only in the training data, so that they are not reported twice.
+    # Count the skipped texts only in the training data; otherwise the report would list them twice.
     held = replace(held, skips={})
     compute_facts(kept, held)
     return kept, held
@@ -143,7 +143,8 @@ def _split_off_document_end(train: Documents, longest: int, characters: float) -
     suffix_lengths = np.cumsum([len(sentence) + 1 for sentence in reversed(sentences)])
     count = 1 + int(np.abs(suffix_lengths[:-1] - characters).argmin()) if len(sentences) > 1 else 0
     smallest = min(range(len(train)), key=lambda row: len(train.texts[row]))
-    # Hold out the shortest document, although it exceeds the fraction. The report shows the actual fraction.
+    # The longest document has only one sentence and cannot be cut. Hold out the shortest document, although it is
+    # larger than requested; the report shows the actual fraction.
     if not count and len(train.texts[smallest]) >= characters:
         return train.subset([row for row in range(len(train)) if row != smallest]), train.subset([smallest])
     if not count or not _is_close(
@@ -167,9 +168,9 @@ def _buffer_texts(texts: Iterable[str]) -> Sequence[str]:
 
 
 def held_out_line(splits: SplitData[D], unit: str, minimum: int = MIN_HELD_OUT) -> str:
-    """Describe the held-out validation data in one line.
+    """Return a line that describes the held-out validation data.
 
-    A warning follows if the data are fewer than `minimum` items, or a large fraction of the training data.
+    A second line warns if these are fewer than `minimum` items, or a large fraction of the training data.
     """
     fraction = splits.held_out / (splits.held_out + len(splits.train))
     line = f"no validation data: held out {splits.held_out:,} {unit} of the training data ({fraction:.1%})"

@@ -1,4 +1,4 @@
-"""Data of a run, restored from its record (`Source.describe`)."""
+"""Data of an earlier run, read again as its result.json describes them (`Source.describe`)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from manyheads.versions import EarlierVersion, check_complete
 
 D = TypeVar("D", bound=Data)
 
-# One entry for each kind of data. Each has a fuzz target in tests/stress/fuzzing/targets/runs.py.
+# Data sources by kind of data. Each kind has a fuzz target in tests/stress/fuzzing/targets/runs.py.
 KINDS: dict[str, type[Source[Any]]] = {
     source.kind: source
     for source in (
@@ -39,7 +39,7 @@ KINDS: dict[str, type[Source[Any]]] = {
 
 @dataclass(frozen=True)
 class RecordedData(Generic[D]):
-    """Data of a run, as its result.json describes them.
+    """Data of an earlier run, as its result.json describes them.
 
     source        location of the data, and the options for reading them
     fingerprints  fingerprint of each split
@@ -51,11 +51,14 @@ class RecordedData(Generic[D]):
     in_memory: bool = False
 
     def read(self, split: str = "test", labels: Sequence[str] = ()) -> D:
-        """Read a split again. `labels` are the labels of the run's model.
+        """Read a split of the run's data again.
 
-        A record may come from an untrusted source. Therefore its paths are opened only if they are files or
-        directories and the record contains a fingerprint to verify them. Nothing is downloaded. Raises
-        UserError or FileNotFoundError.
+        The file result.json may come from an untrusted source. A path in it is therefore opened only if it is a file
+        or directory and if result.json contains a fingerprint to verify it. Nothing is downloaded.
+
+        labels  labels of the run's model
+
+        Raises UserError if the split has changed or cannot be read again, and FileNotFoundError if it is missing.
         """
         if self.in_memory:
             raise UserError(
@@ -72,21 +75,22 @@ class RecordedData(Generic[D]):
                 )
             source.files(path)  # raises FileNotFoundError
         data = source.read_one(corpus, labels) if corpus else source.read().known.get(split)
-        # A shorter fingerprint in a damaged record would match other data.
+        # Reject a fingerprint that is too short, as in a damaged record, because it would also match other data.
         if len(expected) >= FINGERPRINT_DIGITS and data and source.fingerprint(data, split).startswith(expected):
             return data
-        name = corpus or source.data or "the embedded corpus"
+        name = corpus or source.data or "the built-in corpus"
         raise UserError(
             f"{name}: the {split} data changed since the run; to evaluate on the current ones, pass --data {name}"
         )
 
 
 def recorded_data(record: JsonMapping, *more: type[Source[Any]]) -> RecordedData[Any] | None:
-    """Return the data that a run's `result.json` describes; None if it describes no data of a known kind.
+    """Return the data that a run's `result.json` describes, without opening them. None for an unknown kind of data.
 
-    more  classes of data sources outside of this package, in addition to those in `KINDS`
+    record  content of result.json
+    more    classes of data sources outside of this package, in addition to those in `KINDS`
 
-    Raises UserError if the record is damaged, or if an earlier version wrote it. No data are opened.
+    Raises UserError if the record is damaged, or if an earlier version wrote it.
     """
     try:
         data = record.get("data") or {}
@@ -96,7 +100,8 @@ def recorded_data(record: JsonMapping, *more: type[Source[Any]]) -> RecordedData
         kind, kinds = data["kind"], KINDS | {source.kind: source for source in more}
         if kind not in kinds:
             return None
-        values = {**data, "whole": True}  # A record names the file or folder of each split.
+        # The record names the path of each split, so these paths must not be searched for splits.
+        values = {**data, "whole": True}
         if "columns" in values:
             columns: type[Any] = {"images": ImageColumns, "text-pairs": PairColumns}.get(kind, Columns)
             values["columns"] = columns(**values["columns"])

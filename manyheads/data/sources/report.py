@@ -31,9 +31,9 @@ _MAX_LABELS = 6  # maximum number of labels that are listed in separate rows
 
 
 class Counted(Protocol):
-    """Protocol of a data set for which a report is made.
+    """Protocol of a data set that a report can describe.
 
-    `skips` contains the number of skipped items for each reason.
+    skips  number of skipped items, by file and reason
     """
 
     @property
@@ -65,9 +65,10 @@ class Report(Generic[S]):
         self._table.add_row(name, *(str(value(split)) for split in self.splits.values()))
 
     def count_row(self, name: str, count: Callable[[S], int]) -> None:
-        """Add a row of counts, one for each split.
+        """Add a row with one count for each split, followed by the percentage of the split's items.
 
-        Each count is followed by its percentage of the items in the split.
+        name   name of the row
+        count  function that returns the count for a split
         """
         self.row(name, lambda split: _count_with_percentage(count(split), len(split)))
 
@@ -102,7 +103,8 @@ class Report(Generic[S]):
 
         If a split contains items of the training data, a warning is added, too.
 
-        hashes  64-bit hash of each item (N,), by which items are compared. This takes little memory
+        hashes  function that returns the 64-bit hashes (N,) of the items in a split; equal hashes mean equal items
+        what    noun for the items in the report. By default, the noun of the whole report
         """
         of = {name: hashes(split) for name, split in self.splits.items()}
         train, *others = self.splits
@@ -185,9 +187,9 @@ class _PairStatistics:
 
 
 def parallel_report(splits: SplitData[Pairs]) -> str:
-    """Return a report on sentence pairs.
+    """Return a report on sentence pairs, with counts of pairs that are probably not translations.
 
-    It counts pairs of very different lengths and pairs with two identical texts.
+    These are pairs of very different lengths, and pairs of two identical texts.
     """
     statistics = {name: _PairStatistics(pairs) for name, pairs in splits.known.items()}
     report = Report(statistics, "pairs")

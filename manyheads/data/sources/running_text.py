@@ -24,9 +24,9 @@ D = TypeVar("D", Texts, Documents)
 
 @dataclass(frozen=True, kw_only=True)
 class _FileSource(Source[D]):
-    """Data source of texts in the files of a directory, which need not contain splits.
+    """Data source of the texts in a file or directory. A directory without splits is training data as a whole.
 
-    column        name of the text column if the files are tables
+    column        name of the text column, if the files are tables
     cache_folder  directory for temporary files and for facts about the files
     """
 
@@ -44,11 +44,11 @@ class _FileSource(Source[D]):
     @staticmethod
     @abstractmethod
     def below(corpus: str) -> list[Path]:
-        """Return the files of a corpus, which may be a directory."""
+        """Return the text files of a corpus: one file, files joined by commas, or the files of a directory."""
 
     @abstractmethod
     def names_in(self, folder: Path) -> list[str]:
-        """Return the names of the files and folders in a directory that may be corpora."""
+        """Return the names of the files and folders in a directory that may contain text."""
 
     def find(self, data: str) -> Splits:
         """Find the splits of a directory. If it contains no splits, all of it is training data."""
@@ -65,8 +65,9 @@ class TextSource(_FileSource[Texts]):
 
     If no data are given, the source code of Python's standard library is used.
 
-    share  fraction of the training data that is held out if there are no validation data and `fraction` is None: whole
-           texts, or the end of the longest text. The embedded corpus also has test data
+    share  fraction of the training data that is held out if there are no validation data and `fraction` is None. Whole
+           texts are held out, or the end of the longest text. From the built-in corpus, the same fraction becomes test
+           data
     """
 
     kind = "texts"
@@ -90,13 +91,14 @@ class TextSource(_FileSource[Texts]):
         from manyheads.data.embedded.standard_library import source_files
 
         texts = Texts([file.read_text(encoding="utf-8") for file in source_files()])
-        # The salt changes the hashes, so that the choice of test data does not depend on the choice of validation data.
+        # The prefix "test" gives other hashes than those that select the validation data, so that the two selections
+        # are independent.
         salted = [f"test{text}" for text in texts.texts]
         train, test = hold_out(texts, salted, fraction=self.share, by_hash=True, what="text")
         if self.validation:
             validation = self.read_one(self.validation)
         else:
-            # Hold out a number of whole texts, so that the splits of the embedded corpus never change.
+            # Hold out a number of whole texts, so that the splits of the built-in corpus never change.
             train, validation = hold_out_texts(train, self.share, by_number=True)
         return SplitData(train, validation, self.read_one(self.test) if self.test else test)
 
@@ -104,10 +106,7 @@ class TextSource(_FileSource[Texts]):
         return hold_out_texts(train, self.fraction or self.share)
 
     def held_out_line(self, splits: SplitData[Texts]) -> str:
-        """Describe the held-out validation data in one line.
-
-        The line states the number of characters, and whether a text was cut.
-        """
+        """Return a line that states how much text was held out, and whether the end of a text was cut off."""
         sizes = [texts.facts.characters for texts in (splits.train, splits.validation)]
         part = "the end of the longest text" if splits.validation.span else f"{splits.held_out:,} texts"
         return (
@@ -127,9 +126,9 @@ class TextSource(_FileSource[Texts]):
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentSource(_FileSource[Documents]):
-    """Data source of documents.
+    """Data source of documents for pretraining, which has no test data.
 
-    If no data are given, the documentation of the standard library is used. There are no test data.
+    If no data are given, the documentation of Python's standard library is used.
     """
 
     kind = "documents"
@@ -149,7 +148,7 @@ class DocumentSource(_FileSource[Documents]):
         if self.validation:
             validation = self.read_one(self.validation)
         else:
-            # Hold out a number of whole documents, so that the splits of the embedded corpus never change.
+            # Hold out a number of whole documents, so that the splits of the built-in corpus never change.
             train, validation = hold_out_documents(train, by_number=True)
         return SplitData(train, validation, None)
 
@@ -157,7 +156,10 @@ class DocumentSource(_FileSource[Documents]):
         return hold_out_documents(train, self.fraction or HELD_OUT_FRACTION)
 
     def held_out_line(self, splits: SplitData[Documents]) -> str:
-        """Describe the held-out validation data in one line. Documents are held out by their size, not their number."""
+        """Return a line that describes the held-out validation data, without a warning about few documents.
+
+        Documents are held out by their size, so a small number of them may be enough.
+        """
         return held_out_line(splits, self.unit, minimum=0)
 
     def names_in(self, folder: Path) -> list[str]:
@@ -170,9 +172,10 @@ class DocumentSource(_FileSource[Documents]):
         return super().splits()._replace(test=[])
 
     def test_in(self, data: str) -> str:
-        """Return the corpus for evaluation.
+        """Return the corpus on which to evaluate.
 
-        It is the test corpus of a directory, else its validation corpus, else `data` itself.
+        If `data` is a directory of splits, this is its test data, or its validation data if it has no test data.
+        Otherwise it is `data` itself.
         """
         found = self.find(data)
         return only_test(data, found.test) or found.validation or data

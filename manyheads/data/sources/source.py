@@ -1,4 +1,4 @@
-"""Data source: the location of a run's data and the options for reading them.
+"""Base class of data sources. A data source is the location of a run's data, with the options for reading them.
 
 source = LabeledSource(data="reviews", columns=Columns(text="body"))
 splits = source.read()                            # train, validation, test
@@ -28,9 +28,9 @@ logger = logging.getLogger(__name__)
 
 D = TypeVar("D", bound=Data)
 
-MAX_ITEMS = 10_000_000  # maximum number of items in an embedded corpus
+MAX_ITEMS = 10_000_000  # maximum number of items in a built-in corpus
 HUB = "hub:"
-# fields that do not describe the data and are left out of a record
+# fields of `Source` that do not describe the data and are left out of result.json
 UNRECORDED = ("whole", "cache_folder", "follows", "memory")
 FINGERPRINT_DIGITS = 16  # number of hexadecimal digits in a recorded fingerprint
 
@@ -39,15 +39,15 @@ FINGERPRINT_DIGITS = 16  # number of hexadecimal digits in a recorded fingerprin
 class Source(ABC, Generic[D]):
     """Location of data, and the options for reading them. There is a subclass for each kind of data.
 
-    data              file or other corpus, or a directory of splits; None: the embedded corpus, generated from
-                      `seed`
-    validation, test  corpora that are used instead of those in the directory. With the embedded corpus, only
-                      sources of texts and documents accept them
-    skip_bad_lines    True: leave out and count faulty items
-    whole             True: all of `data` is training data, even if files in it are named as validation or test
-                      data. It is set if a record names the file of each split
-    fraction          fraction of the training data that is held out if there are no validation data; None: 5%, but at
-                      least 50 items if these are not more than 20%
+    data              path of the training data, or of a directory of splits. If None, the built-in corpus is used,
+                      which is generated from `seed`
+    validation, test  paths of validation and test data, which replace those in the directory. With the built-in
+                      corpus, only sources of texts and documents accept them
+    skip_bad_lines    if True, leave out and count faulty items. If False, they are errors
+    whole             if True, all of `data` is training data, even if files in it are named as validation or test
+                      data. It is set for the data of result.json, which names the path of each split
+    fraction          fraction of the training data that is held out if there are no validation data. By default, it is
+                      5%, but at least 50 items if these are not more than 20% of the items
     memory            data in memory by split (`readers/memory.py`); `data` is then "data in memory"
     """
 
@@ -55,7 +55,7 @@ class Source(ABC, Generic[D]):
     unit: ClassVar[str] = "items"  # noun for the items, used in messages about held-out or skipped items
     suffixes: ClassVar[tuple[str, ...]] = TABLES  # suffixes of the files that can be a corpus
     tuples: ClassVar[tuple[tuple[str, ...], ...]] = ()  # column names of tuples in memory, by their number of items
-    extends_embedded: ClassVar[bool] = False  # True: `validation` and `test` may be given with the embedded corpus
+    extends_embedded: ClassVar[bool] = False  # True: `validation` and `test` may be given with the built-in corpus
 
     data: str | None = None
     validation: str | None = None
@@ -86,11 +86,11 @@ class Source(ABC, Generic[D]):
         raise UserError(f"{corpus}: data of the kind {self.kind} cannot be read from files")
 
     def embedded(self) -> SplitData[D]:
-        """Return the training, validation and test data of the embedded corpus, which requires no download."""
+        """Return the training, validation and test data of the built-in corpus, which requires no download."""
         raise UserError(f"{self.kind} require data: data=PATH of a file, or of a directory with train, val, test")
 
     def hold_out(self, train: D) -> tuple[D, D]:
-        """Split the training data into (training, validation), by a hash of each item."""
+        """Split the training data into training data and validation data, by a hash of each item."""
         raise NotImplementedError(f"validation data cannot be held out from {self.kind}")
 
     def check_training(self, train: D) -> None:
@@ -113,10 +113,10 @@ class Source(ABC, Generic[D]):
 
     @abstractmethod
     def content(self, data: D, split: str) -> Iterable[str]:
-        """Return the texts and the labels of a split. The fingerprint of the split is the hash of both."""
+        """Return the texts and the labels of a split. Its fingerprint is computed from them."""
 
     def fingerprint(self, data: D, split: str) -> str:
-        """Return the fingerprint of a split, which depends on the content of all its items."""
+        """Return the fingerprint of a split: a hash of the texts and labels of all its items."""
         return fingerprint(self.content(data, split))
 
     @abstractmethod
@@ -124,7 +124,7 @@ class Source(ABC, Generic[D]):
         """Return a report on the training, validation and test data as text."""
 
     def held_out_line(self, splits: SplitData[D]) -> str:
-        """Describe in one line which part of the training data was held out for validation."""
+        """Return a line that states which part of the training data was held out for validation."""
         return held_out_line(splits, self.unit)
 
     # The following methods find files. Some subclasses override them.
@@ -135,12 +135,15 @@ class Source(ABC, Generic[D]):
         return f"train{self.suffixes[0]} (or {', '.join(self.suffixes[1:])})"
 
     def splits_in(self, folder: Path) -> Splits:
-        """Find the training, validation and test data of a directory by the names of the files in it."""
+        """Return the paths of the training, validation and test data in a directory, found by the names of files."""
         files = (path for path in folder.iterdir() if path.is_file())
         return splits_among(folder, [path.name for path in files if format_suffix(path) in self.suffixes])
 
     def find(self, data: str) -> Splits:
-        """Find the training, validation and test data. If `data` is not a directory, it is the training data."""
+        """Return the paths of the training, validation and test data.
+
+        If `data` is not a directory, it is the training data. Raises UserError for a directory without data.
+        """
         if (folder := folder_of(data)) is None:
             return Splits(data, None, [])
         splits = self.splits_in(folder)
@@ -164,7 +167,7 @@ class Source(ABC, Generic[D]):
         return parts
 
     def test_among(self, data: str | Path, tests: Sequence[str]) -> str | None:
-        """Return the test corpus of a run among those of a directory. Raises UserError if there are several."""
+        """Return the only test corpus of a directory; None if there is none. Raises UserError if there are several."""
         return only_test(data, tests)
 
     def test_in(self, data: str) -> str:
@@ -173,13 +176,14 @@ class Source(ABC, Generic[D]):
         if same_place(found.train, data):
             return data
         if (test := only_test(data, found.test)) is None:
-            raise UserError(f"{data}: found no test data; give the test file itself")
+            like = "" if found.train or found.validation else f" like {self.expected}"
+            raise UserError(f"{data}: found no test data{like}; give the test file or folder itself")
         return test
 
     # The following methods are common to all sources.
 
     def splits(self) -> Splits:
-        """Return the paths of the training, validation and test data; they are None for an embedded corpus."""
+        """Return the paths of the training, validation and test data; they are None for a built-in corpus."""
         if self.data == IN_MEMORY:
             if "train" not in self.memory:
                 raise UserError(
@@ -239,7 +243,7 @@ class Source(ABC, Generic[D]):
         return None
 
     def _corpus(self, name: str) -> str | Rows:
-        """Return the rows of a split in memory; the name of any other corpus remains."""
+        """Return the rows of a split if it is in memory. The name of any other corpus is returned unchanged."""
         return Rows(name, self.memory[name], self.tuples) if name in self.memory else name
 
     def read_other(self, data: object, labels: Sequence[str] = ()) -> D:
@@ -258,7 +262,10 @@ class Source(ABC, Generic[D]):
         return describe_roles(folder_of(data), files)
 
     def describe(self, splits: SplitData[D]) -> JsonObject:
-        """Describe the splits for result.json: the options to read them again, and fingerprints to verify them."""
+        """Return a description of the splits for result.json.
+
+        It contains the options for reading the splits again, and their fingerprints for verification.
+        """
         settings = {name: value for name, value in asdict(replace(self, memory={})).items() if name not in UNRECORDED}
         found = Splits(None, self.validation, []) if self.memory else self.splits()
         for split, path in found.by_role.items():

@@ -1,1 +1,1 @@
-"""Conversion of text to batches of token ids: tokenizers, files of token ids, training blocks and windows."""
+"""Conversion of text to batches of token ids: tokenizers, token id files, fixed-length blocks, overlapping windows."""

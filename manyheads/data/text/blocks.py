@@ -1,4 +1,7 @@
-"""Training blocks cut from a long sequence of token ids. All blocks have equal length, so there is no padding."""
+"""Order of the blocks on which a language model is trained. A block is a part of a long sequence of token ids.
+
+All blocks have equal length, so there is no padding.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +15,24 @@ from manyheads.data.text.store import TokenStream
 from manyheads.errors import UserError
 
 Stream = Ids | TokenStream
-# Up to this number of blocks per epoch, the order of the blocks is stored as a permutation; beyond, it is computed on
-# demand.
+# If an epoch has at most this number of blocks, their order is stored in memory as a permutation. For more blocks, it
+# is computed on demand (`PseudoRandomOrder`).
 MAX_LISTED = 2**22
 
 
 def block_starts(
     tokens: int, block: int, *, seed: int, epoch: int, random: bool
 ) -> NDArray[np.int64] | PseudoRandomOrder:
-    """Return the start offsets of the blocks of one epoch in a token stream.
+    """Return the start offsets of all blocks of one epoch in a token stream.
 
     The offsets depend only on the seed and the epoch. The block at offset `start` has the input tokens
     [start, start + block) and the target tokens [start + 1, start + block + 1).
 
-    random  True: the starts are drawn uniformly with replacement; their number is the number of disjoint blocks in
-            the stream.
-            False: adjacent blocks in random order, with a random first offset in each epoch. Each token is a target
-            once, except for less than one block at each end
+    tokens  length of the token stream
+    block   number of tokens in a block
+    random  if True, draw the start offsets uniformly with replacement; their number is the number of disjoint blocks
+            in the stream. If False, return adjacent blocks in random order, with a random first offset in each epoch.
+            Each token is then a target once, except for less than one block at each end of the stream
 
     Raises UserError if the stream is shorter than one block.
     """
@@ -51,9 +55,9 @@ def block_starts(
 class PseudoRandomOrder:
     """Pseudo-random sequence of `count` values of the form first + step * k with an integer k < `limit`.
 
-    The values are computed when a slice is read. If count == limit, they are a permutation: a Feistel network
-    permutes pairs of bit halves (Luby and Rackoff 1988), and is applied again to values outside the range.
-    Otherwise each k is drawn independently.
+    Only the values of a requested slice are computed. If count == limit, the values k are a permutation of the range,
+    computed by a Feistel network (Luby and Rackoff 1988) that permutes the two halves of a number's bits; it is applied
+    again to a result outside of the range. Otherwise each k is drawn independently.
     """
 
     _ROUNDS = 4
@@ -93,7 +97,7 @@ def _hash64(k: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
 
 
 class Groups(Sequence[NDArray[np.int64]]):
-    """Sequence of batches: each holds the start offsets of `rows` blocks. The last batch may be smaller."""
+    """Sequence of batches. Each batch is an array with the start offsets of `rows` blocks; the last may be smaller."""
 
     def __init__(self, starts: NDArray[np.int64] | PseudoRandomOrder, rows: int) -> None:
         self._starts, self._rows = starts, rows

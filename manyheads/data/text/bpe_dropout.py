@@ -1,7 +1,7 @@
 """BPE dropout: random divisions of words into tokens, so that a model learns rare tokens (Provilkov et al. 2020).
 
-The library `tokenizers` has BPE dropout, but no seed for it, so a run could not be reproduced. It also draws again for
-a merge that was skipped, and therefore divides less than the algorithm of the paper.
+The BPE dropout of the library `tokenizers` is not used, because it has no seed, so a run could not be reproduced. It
+also gives a skipped merge further chances, and therefore divides words less than the algorithm of the paper.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ BEGIN = "▁"  # first character of a token that begins a word
 
 
 class BPEDropout:
-    """Random divisions of tokenized texts. Each merge of two pieces is skipped with the probability `rate`.
+    """Function that randomly divides the words of tokenized texts into other tokens of the same vocabulary.
 
     tokenizer  byte-pair encoding that marks the beginnings of words
+    rate       probability of skipping a merge of two pieces
     """
 
     def __init__(self, tokenizer: Tokenizer, rate: float, seed: int) -> None:
@@ -54,13 +55,18 @@ class BPEDropout:
             if not special.isdisjoint(word):
                 return [word] * DIVISIONS
             characters = [character for number in word for character in names[number]]
-            random = np.random.default_rng([seed, *word])  # the same divisions in whatever order words are read
+            # The seed contains the word, so that its divisions do not depend on the order in which words are read.
+            random = np.random.default_rng([seed, *word])
             return [tuple(ids[piece] for piece in divided(characters, random)) for _ in range(DIVISIONS)]
 
         self._divisions = divisions
 
     def __call__(self, tokens: NDArray[np.int64], seed: Sequence[int]) -> NDArray[np.int64]:
-        """Return another division of a tokenized text. It depends on `seed`, such as epoch and index of the text."""
+        """Return the token ids of a text with its words divided at random.
+
+        tokens  token ids of the text as the tokenizer divides it
+        seed    seed of the random division, such as (epoch, index of the text)
+        """
         words = np.split(tokens, np.flatnonzero(self._begins[tokens[1:]]) + 1)
         chosen = np.random.default_rng(seed).integers(DIVISIONS, size=len(words)).tolist()
         parts = (self._divisions(tuple(word.tolist()))[i] for word, i in zip(words, chosen, strict=True))

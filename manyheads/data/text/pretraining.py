@@ -27,8 +27,8 @@ from manyheads.errors import UserError
 MASKS = ("[MASK]", "<mask>")  # the mask tokens of BERT and of RoBERTa
 BLANK = "Ġ"  # character that represents the space before a word in byte-level BPE
 MAX_ATTEMPTS = 10  # number of attempts to draw another document for a random next sentence
-# A random number from 0 to 1 decides what replaces a token to predict: below 0.8 [MASK], below 0.9 the token itself,
-# otherwise a random token.
+# A random number from 0 to 1 decides which token replaces a token to predict. Below 0.8 it is [MASK]; from 0.8 to 0.9
+# the token remains; otherwise it is a random token.
 MASK_BELOW, KEEP_BELOW = 0.8, 0.9
 
 
@@ -62,14 +62,14 @@ class Rules:
     """Rules for making pretraining examples from documents.
 
     length         maximum number of tokens in an example, including [CLS] and [SEP]
-    next_sentence  True: an example is a pair of spans; the second span follows the first, or is from another
-                   document. False: an example is one span of a document
+    next_sentence  if True, an example is a pair of spans, for next-sentence prediction: the second span follows the
+                   first, or is from another document. If False, an example is one span of a document
     share          fraction of the tokens to predict
-    predictions    maximum number of tokens to predict in an example (None: no limit)
+    predictions    maximum number of tokens to predict in an example. By default, there is no limit
     short          fraction of the documents for which a random, shorter length is used
-    whole_words    True: mask all pieces of a word together
-    copies         None: sample new examples in each epoch. A number: repeat the examples after this number of
-                   epochs; the paper used ten copies
+    whole_words    if True, mask all pieces of a word together
+    copies         number of epochs after which the examples repeat; the paper used ten. By default, new examples are
+                   sampled in each epoch
     """
 
     length: int = 128
@@ -87,9 +87,9 @@ class Rules:
         if not 0 < self.share < 1:
             raise UserError(f"share is {self.share}; expected a fraction of the tokens, between 0 and 1")
         if self.predictions is not None and self.predictions < 1:
-            raise UserError(f"predictions is {self.predictions}; expected at least 1, or none")
+            raise UserError(f"predictions is {self.predictions}; expected at least 1 token per example, or none")
         if self.copies is not None and self.copies < 1:
-            raise UserError(f"copies is {self.copies}; expected at least 1, or none")
+            raise UserError(f"copies is {self.copies}; expected a number of epochs of at least 1, or none")
 
     def wanted(self, tokens: int) -> int:
         """Return the number of tokens to predict in an example that has `tokens` tokens."""
@@ -100,7 +100,10 @@ class Rules:
 class Example(NamedTuple):
     """Pretraining example: the input [CLS] A [SEP] B [SEP], or [CLS] A [SEP], with the tokens to predict.
 
-    positions  positions of the tokens to predict, ascending; `answers` are the original tokens at these positions
+    tokens     token ids of the input; the tokens to predict are masked or replaced
+    segments   segment id of each token: 0 in span A, 1 in span B
+    positions  positions of the tokens to predict, in ascending order
+    answers    original token ids at these positions
     follows    True if span B follows span A in the document; None if the example has no span B
     """
 
@@ -112,9 +115,11 @@ class Example(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Sentences that form an example.
+    """Sentences that form a pretraining example, as indices into all sentences of the corpus.
 
-    Span A is the sentences [a, middle), span B the sentences [b, end) of the corpus.
+    a, middle  span A consists of the sentences from `a` to `middle` (exclusive)
+    b, end     span B consists of the sentences from `b` to `end` (exclusive)
+    follows    True if span B follows span A in the document; None if the example has no span B
     """
 
     a: int
@@ -125,7 +130,10 @@ class Span(NamedTuple):
 
 
 def _spans(places: NDArray[np.int32]) -> Sequence[Span]:
-    """Return the spans of all examples of an epoch, which are stored as an array (`PretrainingData.places`)."""
+    """Return the spans of all examples of an epoch as `Span` objects.
+
+    places  (N, 5) the same spans as an array (see `PretrainingData.places`)
+    """
 
     def span(index: int) -> Span:
         a, middle, b, end, follows = places[index].tolist()
@@ -137,9 +145,10 @@ def _spans(places: NDArray[np.int32]) -> Sequence[Span]:
 class TokenizedDocuments:
     """Tokenized documents: the token ids of all sentences, in the order of the text.
 
-    sentences  token ids of each sentence without [CLS] and [SEP]; none is empty
-    starts     (N + 1,) index of the first sentence of each document: document d consists of the sentences starts[d]
-               to starts[d + 1]; none is empty
+    sentences  token ids of each sentence without [CLS] and [SEP]. No sentence is empty
+    lengths    number of tokens of each sentence
+    starts     (N + 1,) index of the first sentence of each of the N documents, followed by the number of sentences.
+               Document d consists of the sentences from starts[d] to starts[d + 1] (exclusive). No document is empty
     """
 
     def __init__(self, sentences: Sequence[NDArray[np.int64]], lengths: ArrayLike, starts: ArrayLike) -> None:
@@ -167,7 +176,7 @@ class TokenizedDocuments:
         else:
             encoded = store = TokenStore.of(texts, tokenizer, cache)
             lengths = store.lengths
-        lengths = lengths - 2  # [CLS] and [SEP] at the ends are left out.
+        lengths = lengths - 2  # Do not count [CLS] and [SEP] at the ends of each sentence.
         document_of = np.repeat(np.arange(len(documents)), np.fromiter(map(len, documents), np.int64, len(documents)))
         # Some sentences have no tokens, for example a sentence of control characters.
         kept = np.flatnonzero(lengths > 0)
@@ -211,7 +220,7 @@ class Epoch(Sequence[Example]):
 class PretrainingData:
     """Documents, with the rules for making pretraining examples from them.
 
-    vocabulary  size of the vocabulary; as in the original code, any token may replace a masked token
+    vocabulary  size of the vocabulary. As in the original code, any token of it may replace a masked token
     inner       ids of the tokens that continue a word ("##s"), for whole-word masking
     """
 
@@ -260,9 +269,9 @@ class PretrainingData:
     def _spans_of(self, document: int, rng: Random) -> list[Span]:
         """Split a document into the sentence spans of its examples.
 
-        Sentences are collected into a chunk until the chunk reaches the target length or the document ends.
-        Span A is the beginning of the chunk, up to a random sentence. Span B is the rest of the chunk, or a
-        span of another document; in that case the rest begins the next chunk.
+        Sentences are collected into a chunk until the chunk reaches the target length or the document ends. Span A is
+        the beginning of the chunk, up to a random sentence. Span B is the rest of the chunk, or a span of another
+        document. If it is from another document, the rest of the chunk begins the next chunk.
         """
         begin, end = self.documents.starts[document : document + 2].tolist()
         before = self.tokens_before[begin : end + 1].tolist()
@@ -292,7 +301,7 @@ class PretrainingData:
     def _random_sentences(self, document: int, wanted: int, rng: Random) -> tuple[int, int]:
         """Return consecutive sentences of a random document other than the current one.
 
-        The sentences have at least `wanted` tokens in total, unless the document ends before.
+        The sentences have at least `wanted` tokens in total, or fewer if they reach the end of the document.
         """
         other = document
         for _ in range(MAX_ATTEMPTS):
@@ -324,9 +333,10 @@ class PretrainingData:
         return [token for sentence in range(first, last) for token in self.documents.sentences[sentence].tolist()]
 
     def _sample_masked_positions(self, tokens: list[int], rng: Random) -> list[int]:
-        """Select the positions to predict. Random words are selected until the required number of tokens is reached.
+        """Return the positions of the tokens to predict in an example.
 
-        The tokens [CLS] and [SEP] are never selected.
+        Random words are selected until the required number of tokens is reached. The tokens [CLS] and [SEP] are never
+        selected.
         """
         words: list[list[int]] = []
         for at, token in enumerate(tokens):
@@ -342,7 +352,7 @@ class PretrainingData:
         for word in words:
             if len(chosen) + len(word) <= count:
                 chosen += word
-        # If every word has more tokens than may be predicted, select a single word nevertheless.
+        # Every word has more tokens than may be predicted: select one word nevertheless.
         return sorted(chosen or words[0])
 
     def _replacement(self, token: int, rng: Random) -> int:
@@ -369,7 +379,7 @@ def truncate_pair(a: list[int], b: list[int], capacity: int, rng: Random) -> tup
 
 
 def continuations(vocabulary: Mapping[str, int]) -> frozenset[int]:
-    """Return the ids of the tokens that continue a word. The vocabulary is that of WordPiece or of byte-level BPE."""
+    """Return the ids of the tokens that continue a word, given the vocabulary of WordPiece or byte-level BPE."""
     if any(piece.startswith(BLANK) for piece in vocabulary):
         return frozenset(index for piece, index in vocabulary.items() if not piece.startswith(BLANK))
     return frozenset(index for piece, index in vocabulary.items() if piece.startswith("##"))

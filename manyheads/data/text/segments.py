@@ -28,7 +28,7 @@ Encode = Callable[[Sequence[str]], list[Ids]]
 
 
 def encoder(tokenizer: Tokenizer, dtype: Dtype) -> Encode:
-    """Return a function that encodes a list of texts. It returns the token ids of each text, without special tokens."""
+    """Return a function that encodes a list of texts to one array of token ids per text, without special tokens."""
 
     def encode(texts: Sequence[str]) -> list[Ids]:
         encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)

@@ -25,9 +25,9 @@ from manyheads.data.text.segments import Dtype, Encode, Ids, encoder
 from manyheads.data.text.tokenizers import encode_all
 from manyheads.errors import UserError
 
-_FORMAT = "tokens-1"  # Version of the file format. Increase it when the layout of a file changes.
+_FORMAT = "tokens-1"  # version of the format of `TokenStore` files; increase it when their layout changes
 _CHUNK = 20_000  # number of texts that are encoded in one call of the tokenizer
-_STREAM = "stream-2"
+_STREAM = "stream-2"  # version of the format of `TokenStream` files
 _CHARACTERS = 2**21  # number of characters of running text that are encoded in one call of the tokenizer
 _HEADER = 128  # size in bytes of the header of each .npy array
 
@@ -35,7 +35,7 @@ _HEADER = 128  # size in bytes of the header of each .npy array
 class _TokenFile:
     """File of token ids.
 
-    The ids are read, not memory-mapped, because memory-mapped pages count as memory of the process.
+    The ids are read on demand. The file is not mapped into memory, because mapped pages count as memory of the process.
     """
 
     def __init__(self, path: Path) -> None:
@@ -147,21 +147,24 @@ class TokenStream(_TokenFile):
 
 
 def _dtype_of(tokenizer: Tokenizer) -> Dtype:
-    # The largest id may exceed the vocabulary size, because ids may have gaps.
+    # Take the largest id, not the vocabulary size: the ids of a vocabulary may have gaps.
     return np.dtype(np.uint16 if max(tokenizer.get_vocab().values(), default=0) < 2**16 else np.int32)
 
 
 def _write(path: Path, chunks: Iterable[Ids], dtype: Dtype, ends: NDArray[np.int64]) -> None:
-    """Write chunks of token ids to a file.
+    """Write the token ids of N sequences to a file.
 
-    ends  (N + 1,) end of each sequence, which `chunks` may set as it yields ids; the last end is set here
+    chunks  iterable of arrays, which together contain the token ids of all sequences
+    ends    (N + 1,) offset at which each sequence ends, preceded by 0. The generator `chunks` may fill this array while
+            it yields ids; the last offset is set here
     """
 
     def head(length: int) -> bytes:
         return _header_bytes(ends.dtype, len(ends)) + ends.tobytes() + _header_bytes(dtype, length)
 
     with path.open("wb") as file:
-        # This preliminary header has the same size as the final header, which replaces it at the end.
+        # The number of ids is not known yet. Write a preliminary header, which the final header of the same size
+        # replaces at the end.
         start = file.write(head(0))
         for ids in chunks:
             file.write(ids.tobytes())
@@ -171,9 +174,9 @@ def _write(path: Path, chunks: Iterable[Ids], dtype: Dtype, ends: NDArray[np.int
 
 
 def _encoded(texts: Texts, encode: Encode, begin: Ids) -> Iterator[Ids]:
-    """Yield the token ids of running text. While one thread tokenizes a chunk of text, the next chunk is read.
+    """Yield the token ids of running text. The next chunk of text is read while a thread tokenizes the current one.
 
-    begin  ids that are inserted before the first piece of each text
+    begin  token ids that are inserted before the first piece of each text
     """
 
     def ids(parts: list[Part]) -> Ids:
@@ -194,10 +197,7 @@ def _encoded(texts: Texts, encode: Encode, begin: Ids) -> Iterator[Ids]:
 
 
 def _chunks(parts: Iterator[Part]) -> Iterator[list[Part]]:
-    """Group pieces of text into chunks of similar size.
-
-    The lengths of pieces may differ by a factor of a thousand.
-    """
+    """Group pieces of text, whose lengths may differ by a factor of a thousand, into chunks of similar size."""
     chunk, characters = list[Part](), 0
     for part in parts:
         chunk.append(part)

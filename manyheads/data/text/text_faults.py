@@ -15,8 +15,8 @@ class ItemError(UserError):
     """Error for one text of a list that cannot be used.
 
     index  index of the text in the list, from 0
-    fault  description of the fault, which follows the name of the text: "has 9 tokens, the model takes 8"
-    name   name of the text in the message; None: "text 1" for index 0
+    fault  predicate of the message, such as "has 9 tokens, the model takes 8"; the name of the text is its subject
+    name   name of the text in the message. By default, its number, such as "text 1" for index 0
     """
 
     def __init__(self, index: int, fault: str, name: str | None = None) -> None:
@@ -26,13 +26,14 @@ class ItemError(UserError):
 
 
 def fault_of(text: str, room: int | None = None, hint: str = "shorten it") -> str | None:
-    """Check a text. Return a description of the fault; None if the text is valid.
+    """Return the fault of a text that cannot be tokenized, such as "has 9 characters ..."; None for a valid text.
 
-    In a message, the description follows the name of the text.
+    A text is invalid if it contains a lone surrogate or too many characters. Without a limit, tokenizing ten million
+    characters would take half a minute and two gigabytes.
 
-    A text is invalid if it contains a lone surrogate or too many characters. The limit is the number of characters that
-    `room` tokens can represent; if `room` is None, a general limit applies. It exists because tokenizing ten million
-    characters takes half a minute and two gigabytes.
+    room  number of tokens that the model takes; the text may have as many characters as they can represent. If None,
+          the limit is `LONGEST` characters
+    hint  advice at the end of the description if the text is too long
     """
     if room is not None and len(text) > room * CHARACTERS:
         return f"has {len(text):,} characters, but the model takes {room:,} tokens: {hint}"

@@ -34,12 +34,12 @@ NORMALIZER = normalizers.Sequence([normalizers.NFC(), normalizers.Replace(Regex(
 SPLITTER = pre_tokenizers.Sequence(
     [
         pre_tokenizers.Metaspace(),
-        pre_tokenizers.Punctuation("isolated"),  # This setting prevents pieces that spell a special token.
+        pre_tokenizers.Punctuation("isolated"),  # Separate punctuation marks, so that no piece is spelled like "</s>".
         pre_tokenizers.Digits(individual_digits=True),
     ]
 )
 _CONTRACTIONS = r"n['’]t\b|['’](?:s|m|d|ll|re|ve)\b"
-# rules that split "don't" into do n't, and "t-shirt" into t - shirt
+# regular expressions for the words of a text; in English, "don't" becomes do n't, and "t-shirt" becomes t - shirt
 _WORDS = {"en": rf"\w+(?=n['’]t\b)|{_CONTRACTIONS}|\w+|[^\w\s]"}
 _OTHER_WORDS = r"\w+(?:-\w+)*-?|[^\w\s]"
 # spaces that a decoder inserts between words but that do not occur in ordinary text, such as a space before a comma
@@ -79,7 +79,8 @@ def train_wordpiece(
     _check_size(
         tokenizer.get_vocab_size(), vocabulary, "special tokens and all characters, at the start of a word and inside,"
     )
-    # The library's trainer turns "##a" into a special token, which decoding would omit. A new tokenizer avoids this.
+    # Build a new tokenizer from the vocabulary: the library's trainer has made "##a" a special token, and decoding
+    # omits special tokens.
     trained = Tokenizer(models.WordPiece(tokenizer.get_vocab(), unk_token=BERT_TOKENS[1]))
     trained.normalizer, trained.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
     trained.add_special_tokens(list(BERT_TOKENS))
@@ -117,7 +118,7 @@ def train_byte_bpe(texts: Iterable[str], vocabulary: int, *, min_frequency: int 
 
 
 def train_bpe(texts: Iterable[str], vocabulary: int, *, min_frequency: int = 2) -> Tokenizer:
-    """Train byte-pair encoding (Sennrich et al. 2016, section 3.2) with at most `vocabulary` ids.
+    """Train a byte-pair encoding (Sennrich et al. 2016, section 3.2) with at most `vocabulary` ids.
 
     For a joint vocabulary, pass the texts of both languages. The ids include three special tokens. A pair of pieces
     is merged only if it occurs at least `min_frequency` times. A small corpus may therefore yield fewer ids than
@@ -125,7 +126,7 @@ def train_bpe(texts: Iterable[str], vocabulary: int, *, min_frequency: int = 2) 
     """
     tokenizer = _for_translation(models.BPE(unk_token=UNKNOWN))
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary - 1,  # The token <pad> is added last.
+        vocab_size=vocabulary - 1,  # The token <pad> is added after training and needs one id.
         min_frequency=min_frequency,
         special_tokens=[END, UNKNOWN],
         show_progress=False,
@@ -138,7 +139,7 @@ def train_bpe(texts: Iterable[str], vocabulary: int, *, min_frequency: int = 2) 
 
 
 def train_unigram(texts: Iterable[str], vocabulary: int) -> Tokenizer:
-    """Train a unigram language model (Kudo 2018, section 3.2). It splits words as `train_bpe` does.
+    """Train a tokenizer with a unigram language model (Kudo 2018, section 3.2). Words are split as by `train_bpe`.
 
     The id of `</s>` is 0, the id of `<unk>` is 1, and `<pad>` is the last id; `encode` appends `</s>`. A run of
     characters that did not occur in the training text becomes one `<unk>`. SentencePiece is used for training,
@@ -165,7 +166,7 @@ def train_unigram(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     # Scores are rounded, because a JSON reader may lose the last digits of a float.
     scores = [(pieces.id_to_piece(i), round(pieces.get_score(i), 8)) for i in range(len(pieces))]
     tokenizer = _for_translation(models.Unigram(scores, unk_id=1))
-    # The vocabulary already contains the first two tokens; <pad> gets a new id.
+    # END and UNKNOWN keep their ids in the vocabulary; PAD is new and gets the last id.
     tokenizer.add_special_tokens([END, UNKNOWN, PAD])
     _check_size(tokenizer.get_vocab_size(), vocabulary, "three special tokens and all characters")
     return _special_tokens_as_text(tokenizer)
@@ -181,9 +182,10 @@ def train_character(texts: Iterable[str]) -> Tokenizer:
 
 
 def character_tokenizer(tokens: Sequence[str], special: Sequence[str]) -> Tokenizer:
-    """Return a tokenizer for the given tokens in the order of their ids.
+    """Return a character tokenizer with a given vocabulary.
 
-    The tokens are single characters, and special tokens including <unk>.
+    tokens   all tokens in the order of their ids: single characters, and special tokens including <unk>
+    special  those of the tokens that are special tokens
     """
     # The model is BPE without merges. Splitting the text with a pre-tokenizer gives the same ids, but is many times
     # slower.
@@ -267,10 +269,10 @@ def _for_translation(model: models.Model) -> Tokenizer:
 
 
 class _Texts:
-    """Training texts that can be iterated more than once. Words of more than `LONGEST_WORD` characters are split.
+    """Training texts that a tokenizer's trainer can iterate several times, even if the texts exceed memory.
 
-    Trainers take quadratic time in the length of a word. They iterate the texts several times, and the texts may
-    exceed memory.
+    Words of more than `LONGEST_WORD` characters are split, because trainers take quadratic time in the length of a
+    word.
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
@@ -309,13 +311,13 @@ def _continues_a_word(tokenizer: Tokenizer, character: str) -> bool:
 
 
 def _check_size(size: int, vocabulary: int, required: str) -> None:
-    # The library's trainer keeps all required tokens, even if they exceed the requested vocabulary size.
+    # If more tokens are required than requested, the library's trainer exceeds the size without an error.
     if size > vocabulary:
         raise UserError(
             f"vocabulary={vocabulary}: {required} require at least {size:,} ids; request a larger vocabulary"
         )
     if size < vocabulary:
-        warnings.warn(f"vocabulary={vocabulary}: the texts yield only {size:,} ids", stacklevel=3)
+        warnings.warn(f"vocabulary={vocabulary}: the texts yield a vocabulary of only {size:,} ids", stacklevel=3)
 
 
 def _special_tokens_as_text(tokenizer: Tokenizer) -> Tokenizer:
@@ -324,9 +326,9 @@ def _special_tokens_as_text(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """Load a tokenizer.json.
+    """Load a tokenizer from its file tokenizer.json.
 
-    Text that spells a special token ("</s>") is encoded as ordinary text, as after `train_bpe`.
+    The tokenizer encodes text that is spelled like a special token ("</s>") as ordinary text.
 
     Raises FileNotFoundError, or UserError if the file does not contain a tokenizer.
     """
@@ -357,13 +359,14 @@ def with_special_tokens(tokenizer: Tokenizer, *, as_text: bool) -> Tokenizer:
 
 
 def positions_after_truncation(sequences: Sequence[int | None], limit: int) -> list[int]:
-    """Truncate an encoded text or pair to `limit` tokens. Return the positions of the remaining tokens.
+    """Return the positions of the tokens that remain if an encoded text or pair is truncated to `limit` tokens.
 
-    sequences  text index of each token; None for special tokens (`Encoding.sequence_ids`)
+    sequences  text index of each token (0, or 1 for the second text of a pair), None for special tokens
+               (`Encoding.sequence_ids`)
 
-    The special tokens and the beginnings of the texts remain. Of a pair, the longer text is truncated first, then
-    both, like "longest_first" in the library. The library itself would also create encodings of all overflowing
-    parts, and for pairs all combinations of parts. For two long texts, these take gigabytes.
+    The special tokens and the beginnings of the texts remain. Of a pair, the longer text is truncated first, then both,
+    like the strategy "longest_first" of the library `tokenizers`. The truncation of the library is not used, because it
+    also creates encodings of all combinations of overflowing parts. For two long texts, these take gigabytes.
     """
     counts = Counter(sequences)
     available = max(0, limit - counts[None])

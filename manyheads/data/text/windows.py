@@ -1,4 +1,4 @@
-"""Overlapping windows over texts that are longer than a model's maximum length, including the special tokens."""
+"""Overlapping windows over a text that is longer than a model's maximum number of tokens."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from manyheads.errors import UserError
 
 
 class Window(NamedTuple):
-    """Window: the tokens of a text from `start` to `end` (exclusive)."""
+    """Window of a text: the tokens from `start` to `end` (exclusive)."""
 
     start: int
     end: int
 
 
 def windows(length: int, room: int, stride: int) -> list[Window]:
-    """Return windows of at most `room` tokens.
+    """Return overlapping windows of at most `room` tokens over a text of `length` tokens.
 
-    The starts of consecutive windows are `stride` tokens apart (code of Devlin 2018).
+    Consecutive windows start `stride` tokens apart, as in the code of Devlin 2018.
     """
     assert 0 < stride <= room
     spans = [Window(0, min(length, room))]
@@ -32,10 +32,10 @@ def windows(length: int, room: int, stride: int) -> list[Window]:
 
 
 def owners(spans: Sequence[Window]) -> list[int]:
-    """For each token of a text, return the index of the window that contains the most context around the token.
+    """Return, for each token of a text, the index of the window that contains the most context around the token.
 
-    The context is the smaller of the numbers of tokens to the left and to the right. If two windows are equal, the
-    longer one is selected, then the first ("max context" rule in the SQuAD code of Devlin 2018).
+    The context is the number of tokens to the left or to the right of the token, whichever is smaller. Of windows with
+    equal context, the longest is selected, then the first ("max context" rule in the SQuAD code of Devlin 2018).
     """
     best: list[tuple[float, int]] = []
     for number, window in enumerate(spans):
@@ -51,9 +51,9 @@ def owners(spans: Sequence[Window]) -> list[int]:
 
 @dataclass(frozen=True)
 class SpecialTokenTemplate:
-    """Special tokens before, between and after the texts of a model input (a single text or a pair).
+    """Special tokens that a tokenizer puts before, between and after the texts of a model input.
 
-    Each special token is a pair (token id, segment id).
+    The input is a single text or a pair of texts. Each special token is a pair (token id, segment id).
     """
 
     before: list[tuple[int, int]]
@@ -78,7 +78,7 @@ class SpecialTokenTemplate:
         return len(self.before) + len(self.between) + len(self.after)
 
     def around(self, first: Sequence[int], second: Sequence[int] | None = None) -> tuple[list[int], list[int]]:
-        """Return the token ids and segment ids of a text or pair, including the special tokens."""
+        """Return the token ids and the segment ids of a text or pair, with the special tokens around the texts."""
         pieces = [*self.before, *((i, 0) for i in first), *self.between, *((i, 1) for i in second or ()), *self.after]
         return [token for token, _ in pieces], [segment for _, segment in pieces]
 
@@ -86,8 +86,9 @@ class SpecialTokenTemplate:
 class WordWindow(NamedTuple):
     """Window of a tokenized sentence, with the words for which a model predicts tags in this window.
 
+    ids        token ids of the window
     sentence   index of the sentence
-    words      indices, within the sentence, of the words to predict
+    words      indices, within the sentence, of the words for which the model predicts tags
     positions  position in `ids` of the first token of each of these words
     """
 
@@ -121,7 +122,7 @@ def word_windows(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], limit
         firsts = []  # index of the first token of each word
         for piece in pieces:
             firsts.append(len(ids))
-            ids += piece or [unknown]  # The tokenizer yields no tokens for a word that consists of control characters.
+            ids += piece or [unknown]  # A word of control characters yields no tokens; it counts as an unknown token.
         parts = windows(len(ids), room, max(1, room // 2)) if ids else []
         owner = owners(parts)
         words: list[list[int]] = [[] for _ in parts]  # words that are predicted in each window

@@ -1,7 +1,7 @@
 """Matrix products on the tile registers of AMX, generated as LLVM code.
 
 A tile register holds 16 rows of 64 bytes. One instruction multiplies 16 rows of activations with 16 columns of a
-weight, 16 steps at once, in bf16 or 8 bits. The layout of the weights is the one of `tile.py`.
+weight matrix, 16 steps at once, in bf16 or 8 bits. The weights have the memory layout of `tile.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from manyheads.inference.kernels.llvm import Builder, Context, Value
 from manyheads.inference.kernels.processor import AMX_ROWS, AMX_STEPS, BF16, COLUMNS, INT8, LINE
 from manyheads.inference.kernels.tile import switch
 
-PREFIX = "llvm.x86."  # prefix of LLVM's names of the instructions; tests replace them by functions
+PREFIX = "llvm.x86."  # prefix of the AMX instructions' names in LLVM; tests replace the instructions by functions
 _INT8, _INT64 = ir.IntType(8), ir.IntType(64)
 
 
@@ -57,7 +57,10 @@ def release(typing: Context) -> Value:
 
 
 def _instruction(b: Builder, name: str, *arguments: Value) -> None:
-    """Generate an AMX instruction. Its arguments are numbers of tiles (int), an address, and the distance of rows."""
+    """Generate an AMX instruction.
+
+    arguments  numbers of tile registers (int), or an address and the distance of rows in memory (LLVM values)
+    """
     given = [_INT8(value) if isinstance(value, int) else value for value in arguments]
     at = next((i for i, value in enumerate(arguments) if not isinstance(value, int)), None)
     if at is not None:
@@ -67,9 +70,10 @@ def _instruction(b: Builder, name: str, *arguments: Value) -> None:
 
 
 def _tile_shapes(b: Builder) -> Value:
-    """Return the address of the configurations of the tile registers, 64 bytes for each number of rows.
+    """Return the address of a table with the configuration of the tile registers (64 bytes) for each number of rows.
 
-    Tiles 0 to 3 are sums, tiles 4 and 5 activations of up to 16 rows each, and tiles 6 and 7 weights of 16 columns.
+    Tiles 0 to 3 contain sums, tiles 4 and 5 contain up to 16 rows of activations each, and tiles 6 and 7 contain 16
+    columns of the weight matrix each.
     """
     name = "manyheads.tile_shapes"
     if name not in b.module.globals:
@@ -92,7 +96,10 @@ def _tile_shapes(b: Builder) -> Value:
 def _write_loop(
     b: Builder, name: str, tiles: int, a: Value, a_stride: Value, w: Value, steps: Value, out: Value, out_stride: Value
 ) -> None:
-    """Generate the loop over the steps for one or two tiles of rows. `ldtilecfg` has set the sums to zero."""
+    """Generate the loop over the steps of a product for one or two tiles of rows.
+
+    The sums are already zero, because the instruction `ldtilecfg` clears the tile registers.
+    """
     before = b.block
     loop, after = b.append_basic_block("loop"), b.append_basic_block("after")
     b.branch(loop)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from manyheads.inference.kernels.processor import AMX_STEPS, COLUMNS, MAX_ROWS
 
-Array: TypeAlias = NDArray[Any]  # of the type that the function's docstring states, mostly float32
+Array: TypeAlias = NDArray[Any]  # NumPy array; mostly float32, otherwise the docstrings state the type
 
 RELU, SILU, GELU, GELU_TANH = range(4)
 
@@ -37,7 +37,7 @@ class Weights(NamedTuple):
     packed   weights of the matrix products, (layers, bytes)
     floats   weights of the norms, then bias and scale factors of each product, (layers, count)
     sums     column sums of 8-bit weights, (layers, count)
-    places   sizes and offsets of each product, (products, 6)
+    places   sizes of each matrix product, and offsets of its weights in the arrays above, (products, 6)
     norm     weight and bias of the final norm, (2, width)
     eps      epsilon of the layers' norms and of the final norm, (2,)
     scales   factors of the attention scores of self-attention and cross-attention, (2,)
@@ -56,9 +56,10 @@ class Memory(NamedTuple):
     """Cached keys and values of earlier positions, for all layers.
 
     addresses  memory addresses of keys and values, 8 bytes each, (layers, 2)
-    halves     True for bf16, False for float32, (1,)
+    halves     True if the numbers are bf16, False if they are float32, (1,)
     strides    distance in memory between slots, heads and positions, in elements, (3,)
-    slots      slot of each position of each sequence, (B, positions); or (B, 1), a single slot for all positions
+    slots      memory slot of each position of each sequence, (B, positions); or one slot for all positions of a
+               sequence, (B, 1)
     lengths    number of cached positions of each sequence, (B,)
     """
 
@@ -70,7 +71,7 @@ class Memory(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Scratch memory of all threads for a given number of rows. `work` and `tiles` have one part per thread."""
+    """Scratch memory of all threads for a given number of rows. Each thread has its own part of `work` and `tiles`."""
 
     left: Array  # (rows, bytes)
     scales: Array  # (rows,)
@@ -87,10 +88,11 @@ class Scratch(NamedTuple):
 class HeadView(NamedTuple):
     """Views of the memory that attention of one head over one sequence reads and writes.
 
-    query, out     arrays (count, ...). The head uses the columns `left` to `left + width`
-    keys, values   addresses of float32 numbers, or of bf16 numbers if `halves`. The number at position s of head h has
-                   an offset of slots[s] * slot + s * step + h * head numbers
-    total          number of key positions. The last query sees all; if causal, each earlier query sees one less.
+    query, out     arrays (count, ...), of which the head uses the columns `left` to `left + width`
+    keys, values   addresses of float32 numbers, or of bf16 numbers if `halves` is true. The vector at position s of
+                   head h begins slots[s] * slot + s * step + h * head numbers after the address
+    total          number of key positions. The last query attends to all of them. With causal attention, each earlier
+                   query attends to one position less
     scale          factor of the attention scores
     """
 
@@ -111,16 +113,16 @@ class HeadView(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """Keys and values of one head in the layout of weights, and memory for products with them.
+    """Keys and values of one head, packed like the weights of matrix products, with scratch memory for the products.
 
     kind       precision of the products
     keys       (groups of keys, steps, COLUMNS)
     values     (groups of values, steps, COLUMNS)
     scores     attention scores of the rows of a product, (rows, keys)
     left_side  rows in the precision of a product, (rows, words)
-    mixed      result of a product, (rows, COLUMNS)
-    factors    factor of each row that makes the sum of its weights one, (rows,)
-    unit       the number of keys of a product is a multiple of this number
+    mixed      weighted sums of values, the result of a product, (rows, COLUMNS)
+    factors    factor of each row: the sum of its exponentials times this factor is one, (rows,)
+    unit       number of which the number of keys in a product must be a multiple
     per_word   number of values in 32 bits
     """
 
@@ -136,9 +138,9 @@ class Packed(NamedTuple):
 
 
 def work_size(total: int, width: int) -> int:
-    """Return the size of the scratch memory that `attend` needs for `total` keys.
+    """Return the number of float32 numbers of scratch memory that `attend` needs for `total` keys.
 
-    The size is a count of float32 numbers.
+    width  width of a head
     """
     across, down = -(-total // COLUMNS), -(-width // COLUMNS)
     columns = across * width + down * (total + AMX_STEPS) + MAX_ROWS * (across + max(across, down) + 1)

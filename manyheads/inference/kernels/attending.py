@@ -28,11 +28,11 @@ from manyheads.inference.kernels.tile import bits_of, float_of, pointer, to_bf16
 
 @kernel
 def exponentials(scores: Array, scale: float) -> np.float32:
-    """Compute the exponentials of one row of attention scores, times `scale`, in place.
+    """Replace one row of attention scores by the exponentials of scale * score.
 
-    Returns the factor that makes their sum one (softmax).
+    Returns the factor by which the exponentials must be multiplied so that their sum is one (softmax).
     """
-    # Compared as integers, because a loop over comparisons of floats, which treat NaN specially, is not vectorized.
+    # Compare the scores as integers. A loop that compares floats is not vectorized, because NaN is a special case.
     top = order(bits_of(scores[0]))
     for i in range(len(scores)):
         number = order(bits_of(scores[i]))
@@ -47,16 +47,13 @@ def exponentials(scores: Array, scale: float) -> np.float32:
 
 @kernel
 def float_memory() -> Array:
-    """Return the whole memory of the process as an array of float32.
-
-    The index of a number is its address divided by 4.
-    """
+    """Return the whole memory of the process as a float32 array. The index of a number is its address divided by 4."""
     return carray(pointer(0), (1 << 60,), np.float32)
 
 
 @kernel
 def bf16_memory() -> Array:
-    """Return the whole memory of the process as an array of bf16. The index of a number is its address divided by 2."""
+    """Return the whole memory of the process as a bf16 array. The index of a number is its address divided by 2."""
     return carray(pointer(0), (1 << 60,), np.uint16)
 
 
@@ -64,7 +61,7 @@ def bf16_memory() -> Array:
 def attend(kind: int, view: HeadView, work: Array) -> None:
     """Compute attention of one head over one sequence: softmax(q k^T * scale) v.
 
-    kind  precision of the model's products. If it is lower than float32, products of many queries use bf16
+    kind  precision of the model's matrix products. If it is lower than float32, many queries are computed in bf16
     work  scratch memory of this thread
     """
     count, left, width = view.query.shape[0], view.left, view.width
@@ -83,7 +80,7 @@ def attend(kind: int, view: HeadView, work: Array) -> None:
 def attend_directly(view: HeadView, vectors: int, work: Array) -> None:
     """Compute attention of a few queries, with keys and values read directly from memory.
 
-    vectors  number of vector registers for the numbers of a head
+    vectors  number of vector registers that the width of a head fills
     """
     query, out, left, total = view.query, view.out, view.left, view.total
     count, size = query.shape[0], 2 if view.halves else 4
@@ -109,7 +106,7 @@ def attend_by_products(kind: int, view: HeadView, work: Array) -> None:
     kind, per_word = BF16 if paired else FLOAT32, 2 if paired else 1
     height = rows_at_once(kind)
     across, down = (total + COLUMNS - 1) // COLUMNS, (width + COLUMNS - 1) // COLUMNS
-    # AMX needs whole numbers of steps. Keys after the last are zero.
+    # AMX computes AMX_STEPS steps at once, so the number of keys is rounded up. The additional keys are zero.
     unit = per_word * (AMX_STEPS if HAS_AMX and paired else 1)
     deep, long = width // per_word, (total + unit - 1) // unit * unit // per_word
     work, keys = take(work, (across, deep, COLUMNS))
@@ -131,7 +128,7 @@ def attend_by_products(kind: int, view: HeadView, work: Array) -> None:
 
 @part
 def pack_pairs(view: HeadView, packed: Packed, rows: Array) -> None:
-    """Pack keys and values in bf16. Pairs of numbers that a product adds are in one word."""
+    """Pack keys and values in bf16. Each 32-bit word contains two numbers that the product multiplies and adds."""
     width, words = view.width, packed.left_side.view(np.int32)
     keys, values = packed.keys.view(np.int32), packed.values.view(np.int32)
     for s in range(view.total):

@@ -32,11 +32,11 @@ UNUSED = "NRT_MemInfo_call_dtor"
 
 
 class Kernel:
-    """Kernel that Python calls: name(thread, threads, counter, *arguments).
+    """Compiled kernel that can be called from Python: kernel(thread, threads, counter, *arguments).
 
     The arguments are numbers, arrays in C order, and tuples of them. Their types are the same in all calls.
 
-    name  module of this package and function in it, such as "fused.run"
+    name  name of the module in this package and of the function in it, such as "fused.run"
     """
 
     def __init__(self, name: str) -> None:
@@ -49,7 +49,7 @@ class Kernel:
         if self._call is None:
             with self._lock:
                 self._call = self._call or self._load(arguments)
-        # The first two words are the addresses of a result and of an error, which Numba's functions return.
+        # Numba's functions write their result and their error to the addresses in the first two words.
         words = array("q", (0, 0, *_words(arguments)))
         at, _ = words.buffer_info()
         if status := self._call(at, at + 8, thread, threads, counter, at + 16):
@@ -76,7 +76,7 @@ class Kernel:
 
 
 def _words(arguments: Iterable[Any]) -> Iterator[int]:
-    """Yield what the machine code reads: numbers, and the addresses of array objects."""
+    """Yield the 64-bit words that the machine code reads: numbers, and the addresses of array objects."""
     for argument in arguments:
         if isinstance(argument, np.ndarray):
             yield id(argument)
@@ -102,7 +102,10 @@ def _sources() -> str:
 
 
 def cache_directory() -> Path:
-    """Return the directory of compiled kernels. NUMBA_CACHE_DIR or XDG_CACHE_HOME change its location."""
+    """Return the directory of compiled kernels.
+
+    The environment variables NUMBA_CACHE_DIR and XDG_CACHE_HOME change its location.
+    """
     caches = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(caches) / "manyheads" / "kernels"
 
@@ -130,7 +133,10 @@ def _engine() -> Any:
 
 
 def _link(code: bytes) -> Callable[..., int]:
-    """Return the function in object code that begins with a line of names: the function, and what it calls."""
+    """Load object code into this process and return its function.
+
+    code  line with the name of the function and the names of the external functions that it calls, then object code
+    """
     names, _, objects = code.partition(b"\n")
     function, *external = names.decode().split()
     engine = _engine()
@@ -139,7 +145,7 @@ def _link(code: bytes) -> Callable[..., int]:
     if not all(binding.address_of_symbol(name) for name in external):
         from numba.core.registry import cpu_target
 
-        assert cpu_target.target_context  # It makes Numba's own functions known.
+        assert cpu_target.target_context  # Access to this attribute registers Numba's own functions with LLVM.
     engine.add_object_file(binding.ObjectFileRef.from_data(objects))
     kinds = [ctypes.c_void_p] * 2 + [ctypes.c_int64] * 4
     return ctypes.CFUNCTYPE(ctypes.c_int32, *kinds)(engine.get_function_address(function))

@@ -19,11 +19,11 @@ WORD = ir.IntType(64)
 
 
 def compile_kernel(name: str, arguments: Iterable[Value]) -> bytes:
-    """Return the object code of a kernel for the types of these arguments.
+    """Return the object code of a kernel for the types of the given arguments.
 
-    It begins with a line of names: the function, and the external functions that it calls. The function returns a
-    status, 0 without an error. Its arguments are the addresses of a result and of an error, thread, threads, counter,
-    and the address of the words that `compiled.Kernel` writes.
+    The code is preceded by a line with the name of the function and the names of the external functions that it calls.
+    The function returns a status, which is 0 without an error. Its arguments are the addresses of a result and of an
+    error, the numbers `thread`, `threads` and `counter`, and the address of the words that `compiled.Kernel` writes.
     """
     module, _, function = name.partition(".")
     body = getattr(import_module(f"{__package__}.{module}"), function)
@@ -49,20 +49,20 @@ def compile_kernel(name: str, arguments: Iterable[Value]) -> bytes:
 
 
 def _loads(b: Builder, address: Value) -> Iterator[Value]:
-    """Yield LLVM values: the 64-bit words in memory from an address on."""
+    """Yield the consecutive 64-bit words in memory from an address on, as LLVM values."""
     while True:
         yield b.load(b.inttoptr(address, WORD.as_pointer()))
         address = b.add(address, WORD(8))
 
 
 def _read(context: Context, b: Builder, kind: Value, words: Iterator[Value]) -> Value:
-    """Return the LLVM value of one argument. Arrays are read from NumPy's array objects."""
+    """Return the LLVM value of one kernel argument from the next words. Arrays are read from NumPy's array objects."""
     if isinstance(kind, types.BaseTuple):
         return context.make_tuple(b, kind, [_read(context, b, part, words) for part in kind])
     if not isinstance(kind, types.Array):
         return context.cast(b, next(words), types.int64, kind)
     assert kind.layout == "C"
-    # NumPy's C interface defines the beginning of an array object: data, number of dimensions, dimensions
+    # NumPy's C interface defines the first fields of an array object: data, number of dimensions, dimensions.
     fields = _loads(b, b.add(next(words), WORD(object.__basicsize__)))
     data, _, dimensions = (next(fields) for _ in range(3))
     lengths = _loads(b, dimensions)

@@ -1,4 +1,4 @@
-"""A whole stack of Transformer blocks as one compiled function that several threads run together.
+"""Kernel that runs a whole stack of Transformer blocks as one compiled function, with several threads.
 
 The rows of all sequences are concatenated without padding. Within a layer, the threads divide the columns of each
 matrix product, the rows of each norm and the heads of each attention. They synchronize after each of these steps.
@@ -18,8 +18,8 @@ from manyheads.inference.kernels.tile import to_bf16
 # Indices of the matrix products of a layer, which are also their rows in `Weights.places`. They are np.int64, because
 # Numba recompiles a function for each Python int literal.
 QKV, OUTPUT, CROSS_QUERY, CROSS_OUTPUT, EXPAND, CONTRACT = (np.int64(i) for i in range(6))
-# Columns of `Weights.places`: number of steps and of columns; offsets of the packed weight, bias, scale factors and
-# sums.
+# Columns of `Weights.places`: number of steps and number of columns of a matrix product, then the offsets of its packed
+# weight, bias, scale factors and column sums.
 STEPS, WIDTH, PACKED, BIAS, FACTORS, SUMS = range(6)
 # Indices of the norms of a layer, in the order of their weights and biases in `Weights.floats`.
 ATTENTION_NORM, CROSS_NORM, FEED_FORWARD_NORM = (np.int64(i) for i in range(3))
@@ -32,7 +32,11 @@ def linear(
     which: int, layer: int, thread: int, threads: int, sizes: Sizes, weights: Weights, scratch: Scratch, add: bool,
     out: Array,
 ) -> None:  # fmt: skip
-    """Compute the output columns of this thread in a matrix product over all rows."""
+    """Compute this thread's output columns of a matrix product for all rows.
+
+    which  index of the matrix product in the layer
+    add    True to add the result to `out`, False to write it
+    """
     place = weights.places[which]
     groups = (place[WIDTH] + COLUMNS - 1) // COLUMNS
     floats, width = weights.floats[layer], place[WIDTH]
@@ -50,11 +54,10 @@ def prepare(
     x: Array, norm: int, layer: int, keep: bool, thread: int, threads: int, sizes: Sizes, weights: Weights,
     scratch: Scratch,
 ) -> None:  # fmt: skip
-    """Write the rows of this thread in the format that a matrix product requires for its left factor.
+    """Convert this thread's rows to the format that a matrix product requires for its left factor.
 
-    The rows are first normalized with the layer norm of index `norm`, unless `norm` is -1.
-
-    keep  True: also write the normalized rows to x
+    norm  index of the layer norm that is applied to the rows first; -1 for none
+    keep  if True, also write the normalized rows to x
     """
     rows, width = x.shape[0], x.shape[1]
     at = 2 * norm * width
@@ -106,7 +109,10 @@ def self_attention(
 
 @kernel
 def store(vectors: Array, address: int, halves: bool, step: int) -> None:
-    """Write vectors (positions, width) of keys or values to an address in a cache."""
+    """Write the keys or values (positions, width) of consecutive positions to an address in a cache.
+
+    step  distance of two positions in the cache, in numbers
+    """
     if halves:
         shorts, at = bf16_memory(), address // 2
         for i in range(vectors.shape[0]):
@@ -126,7 +132,7 @@ def cross_attention(
 ) -> None:  # fmt: skip
     """Compute cross-attention over the encoder output for the heads of this thread.
 
-    Sequences with the same source sentence share its keys and values.
+    Sequences with the same source sentence, such as the hypotheses of a beam search, share its keys and values.
     """
     query = scratch.query
     width = query.shape[1] // sizes.cross_heads
@@ -151,8 +157,8 @@ def run(
     """Apply all layers of the stack to x (rows, width), in place.
 
     counter  address of a 64-bit counter with the value 0, for synchronization of the threads
-    starts   index of the first row of each sequence, and the number of rows, (B + 1,)
-    cached   True if `memory` contains keys and values of earlier positions; new ones are then added
+    starts   index of the first row of each sequence, then the number of rows, (B + 1,)
+    cached   True if `memory` contains keys and values of earlier positions; new keys and values are then added to it
     source   keys and values of the encoder output, for cross-attention
     """
     rows, width = x.shape
@@ -160,7 +166,7 @@ def run(
     for layer in range(sizes.layers):
         if norms_first:
             prepare(x, ATTENTION_NORM, layer, FALSE, thread, threads, sizes, weights, scratch)
-        else:  # with norms after the residual sums, the norm of the previous layer's output is computed here
+        else:  # In a post-norm model, the output of the previous layer is normalized here.
             after = FEED_FORWARD_NORM if layer else NONE
             prepare(x, after, layer - 1, TRUE, thread, threads, sizes, weights, scratch)
         turn = wait(counter, turn, threads)

@@ -1,4 +1,4 @@
-"""Names for the objects of Numba and llvmlite that the code generators use. Neither library has types."""
+"""Type aliases for the objects of Numba and llvmlite that the code generators use. Neither library has type hints."""
 
 from __future__ import annotations
 

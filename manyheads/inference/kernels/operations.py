@@ -1,4 +1,4 @@
-"""Operations of a Transformer block on rows of float32 numbers, each for one of several threads.
+"""Operations of a Transformer block on rows of float32 numbers. Several threads call them for different rows.
 
 In a matrix product, the activations are the left factor and are converted to the precision of the weights.
 `quantize_row` converts each row to float32, bf16, or 8 bits with a scale and a zero point per row. All other operations
@@ -18,15 +18,15 @@ from manyheads.inference.kernels.arguments import GELU, GELU_TANH, RELU, SILU, A
 from manyheads.inference.kernels.processor import AMX_STEPS, BF16, COLUMNS, FLOAT32, HAS_AMX, INT8, LINE, MAX_ROWS, ROWS
 from manyheads.inference.kernels.tile import arrive, arrived, bits_of, float_of, pointer, to_bf16
 
-# Compile a function with Numba when another one calls it. Sums may be reordered and fused with products; infinities and
-# NaN keep their meaning. Python calls only the functions that `compiled.Kernel` names.
+# Numba's options for all functions of the kernels. Sums may be reordered and fused with products; infinities and NaN
+# keep their meaning. The functions have no Python wrapper: Python calls them only through `compiled.Kernel`.
 OPTIONS: dict[str, bool | str | set[str]] = {
     "nogil": True, "fastmath": {"reassoc", "contract", "nsz"}, "error_model": "numpy", "no_cpython_wrapper": True,
     "no_cfunc_wrapper": True,
 }  # fmt: skip
 kernel = numba.njit(**OPTIONS)
-# Compile a function as a part of its callers. LLVM does not inline large functions, and then attention over short
-# sequences takes 10% more time in bf16.
+# Decorator for functions that are always inlined. LLVM does not inline large functions itself, and attention over short
+# sequences would take 10% more time in bf16.
 part = numba.njit(**OPTIONS, inline="always")
 
 # Codes that mean "no activation" and "no norm". They are np.int64, because Numba recompiles a function for each Python
@@ -62,15 +62,16 @@ if sys.platform == "win32":
 
 else:
     yield_processor = types.ExternalFunction("sched_yield", types.int32())
-# number of times that a thread reads the counter before it lets another process use the processor
+# While a thread waits, it reads the counter up to this number of times before it yields its processor to other threads.
 MAX_SPINS = 4096
 
 
 @kernel
 def wait(counter: int, turns: int, threads: int) -> int:
-    """Wait until all threads have called this function `turns` + 1 times (barrier).
+    """Wait until all threads have called this function `turns` + 1 times (barrier). Return `turns` + 1.
 
-    Returns `turns` + 1 for the next call.
+    counter  address of a counter that all threads increment
+    turns    number of earlier calls, which the previous call has returned
     """
     turns += 1
     if threads > 1:
@@ -85,7 +86,7 @@ def wait(counter: int, turns: int, threads: int) -> int:
 
 @kernel
 def exp(x: np.float32) -> np.float32:
-    """Return e^x in float32 (Cephes' polynomial), for vectorized loops. Beyond +-87 it returns 0 or a large value."""
+    """Return e^x in float32 for vectorized loops (polynomial of Cephes). Arguments beyond +-87 are clipped to +-87."""
     return exp_bounded(MAX_EXPONENT if x > MAX_EXPONENT else x)
 
 
@@ -140,7 +141,7 @@ def normalize(x: Array, weight: Array, bias: Array, eps: float, out: Array) -> N
 
 @kernel
 def order(bits: Array) -> Array:
-    """Convert the bits of a float32 number to an integer that sorts as the number does, or such an integer back."""
+    """Convert the bits of a float32 number to an integer with the same sort order. The function is its own inverse."""
     return bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))
 
 
@@ -166,7 +167,7 @@ def quantize_row(kind: int, x: Array, out: Array, scales: Array, zeros: Array, r
             low = number if number < low else low
             high = number if number > high else high
         minimum = float_of(order(low))
-        # The result is NaN if the row contains NaN, because the integer of NaN is larger than those of all numbers.
+        # If the row contains NaN, its scale is NaN: the integer of NaN is larger than the integers of all numbers.
         scale = (float_of(order(high)) - minimum) / LEVELS
         scale = ONE if scale == ZERO else scale
         inverse = ONE / scale
@@ -183,7 +184,10 @@ def multiply(
     kind: int, rows: int, a: int, a_stride: int, w: int, steps: int, out: int, out_stride: int, ahead: int,
     ahead_step: int,
 ) -> None:  # fmt: skip
-    """Multiply up to MAX_ROWS rows; see `tile.multiply`, whose loops are compiled once because only this calls it."""
+    """Multiply up to MAX_ROWS rows of activations with COLUMNS columns of a weight (arguments of `tile.multiply`).
+
+    All products call this function, so that the loops of `tile.multiply` are compiled only once.
+    """
     if HAS_AMX and kind != FLOAT32 and rows >= MIN_AMX_ROWS and steps % AMX_STEPS == 0:
         for half in range(2):
             shift = half * 2 * LINE  # two tile registers of columns
@@ -199,17 +203,18 @@ def multiply(
 
 @kernel
 def rows_at_once(kind: int) -> int:
-    """Return the maximum number of rows of a product in this precision."""
+    """Return the maximum number of rows that `multiply` supports in the precision `kind`."""
     return MAX_ROWS if kind != FLOAT32 else ROWS
 
 
 # minimum number of rows for which AMX is faster than vector instructions
 MIN_AMX_ROWS = 4
-# Distance in bytes between the weight in use and the weight that is prefetched, if every weight is read once.
+# Weights that are read only once are prefetched from memory this number of bytes before they are used.
 AHEAD = 4096
 
 
-# Bytes of a block of activations that is read repeatedly: half of a core's L2 cache, which has 2 MiB with AMX.
+# Size in bytes of the activations that are read repeatedly: half of a core's L2 cache, which has 2 MiB on processors
+# with AMX.
 CACHED_BYTES = 1 << 20 if HAS_AMX else 1 << 19
 
 
@@ -218,10 +223,12 @@ def product(
     kind: int, a: Array, scales: Array, zeros: Array, rows: int, weight: int, steps: int, first: int, last: int,
     bias: Array, factors: Array, sums: Array, add: bool, out: Array, scratch: Array,
 ) -> None:  # fmt: skip
-    """Compute a W^T + bias for the groups of columns from `first` to `last`, and write it to out (rows, N), or add it.
+    """Compute a W^T + bias for the groups of columns from `first` to `last`, and write or add the result to `out`.
 
     a        activations written by `quantize_row`: (rows, bytes), with scales and zero points (rows,) for 8-bit numbers
     weight   address of the weights from `pack`, with scale factors (N,) and column sums (N,) of 8-bit weights
+    add      True to add the result to `out`, False to write it
+    out      (rows, N) result
     scratch  scratch memory of this thread, (MAX_ROWS, COLUMNS)
     """
     start, a_stride, stride, width = a.ctypes.data, a.strides[0], 4 * COLUMNS, out.shape[1]
@@ -236,8 +243,8 @@ def product(
             b, f, s = bias[left : left + columns], factors[left : left + columns], sums[left : left + columns]
             for t in range(tiles):
                 begin, end = top + t * count // tiles, top + (t + 1) * count // tiles
-                # Prefetch the weights of the next group of columns: all of them if there is a single tile of rows, else
-                # a part of them with each tile.
+                # Prefetch the weights of the next group of columns. With several tiles of rows, each tile prefetches a
+                # part of them.
                 if tiles == 1:
                     ahead, ahead_step = w + AHEAD, stride
                 else:
@@ -264,5 +271,5 @@ def product(
 
 @kernel
 def floats_at(address: int, count: int) -> Array:
-    """Return `count` float32 numbers at an address as an array. Faster than a slice of an array."""
+    """Return `count` float32 numbers at an address as an array, which is faster than slicing an array."""
     return carray(pointer(address), (count,), np.float32)

@@ -21,24 +21,26 @@ from manyheads.inference.kernels.processor import BF16, COLUMNS, FLOAT32, INT8, 
 
 KINDS = {"float32": FLOAT32, "bf16": BF16, "int8": INT8}
 PER_WORD = {FLOAT32: 1, BF16: 2, INT8: 4}  # number of values of each precision in 4 bytes
-RELEASE = 1 << 62  # counter value that ends every wait, because it is larger than any value that a thread waits for
+RELEASE = 1 << 62  # counter value that ends all waiting: it is larger than any value for which a thread waits
 MAX_SERIAL = 2_000_000  # number of multiplications below which one thread is faster than several
 MAX_WEIGHT = 127.0  # maximum of an 8-bit weight; weights are signed, activations are unsigned
 
 
 def pack(weight: Tensor, kind: int, out: Tensor) -> tuple[Tensor, Tensor]:
-    """Pack the weight matrix (N, K) into 32-bit words `out`, (N / COLUMNS, K / numbers, COLUMNS).
+    """Pack a weight matrix (N, K) into 32-bit words. Return the scale factor and the sum of each row, (N,) each.
 
-    `numbers` is the number of values in a word. Returns the scale factor and the sum of each row of the matrix, (N,)
-    each. In 8 bits, a row is stored as round(weight / factor), where the largest number is +-127. The sums are sums of
-    the 8-bit numbers.
+    In 8 bits, a row is stored as round(weight / factor), where the largest number is +-127; the sums are the sums of
+    these 8-bit numbers.
+
+    kind  precision of the packed weights
+    out   (N / COLUMNS, K / count, COLUMNS) words, where `count` is the number of values in a word
     """
     rows = len(weight)
     factors, sums = torch.ones(rows), torch.zeros(rows, dtype=torch.int32)
     weight = weight.detach().float()
     if kind == INT8:
         factors = weight.abs().amax(1) / MAX_WEIGHT
-        factors = torch.where(factors == 0, 1.0, factors)  # a row of zeros stays zero, and NaN stays NaN
+        factors = torch.where(factors == 0, 1.0, factors)  # Do not divide a row of zeros by 0. NaN remains NaN.
         weight = torch.nan_to_num(weight / factors[:, None]).round().to(torch.int8)
         sums = weight.sum(1, dtype=torch.int32)
     elif kind == BF16:
@@ -60,12 +62,16 @@ def pack_weights(
     eps: Sequence[float],
     scales: Sequence[float],
 ) -> Weights:
-    """Pack the norms (weight, bias, weight, ...) and matrix products (weight, bias) of every layer.
+    """Pack the weights of all layers of a stack. All layers must have the same shapes.
 
-    All layers have one shape.
+    layers  norms (weight, bias, weight, ...) and matrix products (weight, bias) of each layer
+    kind    precision of the packed weights
+    norm    weight and bias of the final norm
+    eps     epsilon of the layers' norms and of the final norm
+    scales  factors of the attention scores of self-attention and cross-attention
     """
     shapes = [(-(-len(weight) // COLUMNS), weight.shape[1] // PER_WORD[kind], COLUMNS) for weight, _ in layers[0][1]]
-    # memory that NumPy allocates: it uses large pages, which are read a third faster
+    # NumPy allocates memory in large pages. The kernels read these a third faster.
     packed = np.empty((len(layers), 4 * sum(map(math.prod, shapes))), np.uint8)
     floats, sums = [], []
     places: list[list[int]] = []
@@ -97,11 +103,14 @@ def _numbers(tensors: Sequence[Tensor]) -> int:
 
 
 class _Stopped(Exception):
-    """Raised in a worker after another one has failed."""
+    """Exception that stops a worker after another worker has failed."""
 
 
 class _Worker(threading.local):
-    """State of a thread: the event that stops it, if the thread runs kernels on its own, without a team."""
+    """State of the current thread.
+
+    stop  event that stops the thread if it is a worker, that is, if it runs kernels alone (`Team.work`); otherwise None
+    """
 
     stop: threading.Event | None = None
 
@@ -120,9 +129,9 @@ class Workspace:
         self._shared, self._own = SimpleNamespace(), threading.local()
 
     def of(self, rows: int, keys: int, head_width: int) -> Scratch:
-        """Return scratch memory for exactly `rows` rows, and for attention over at most `keys` keys."""
+        """Return scratch memory for `rows` rows, and for attention over at most `keys` keys."""
         place: Any = self._shared if _worker.stop is None else self._own
-        # A local variable, because another thread may replace the attribute meanwhile.
+        # Use a local variable, because another thread may replace the attribute meanwhile.
         s, work = getattr(place, "scratch", None) or self._new(0, 0), work_size(keys, head_width)
         if rows > len(s.left) or work > s.work.shape[1]:
             s = place.scratch = self._new(max(rows, len(s.left)), max(work, s.work.shape[1]))
@@ -141,10 +150,12 @@ class Workspace:
 
 
 def get_team(threads: int | None) -> Team:
-    """Return the team of `threads` threads of this process that runs the kernels; None: PyTorch's number of threads.
+    """Return the team of `threads` threads that runs the kernels of this process.
 
-    Kernels of several threads run one after another, even in different teams. Otherwise a kernel could wait for threads
-    that have no processor.
+    Kernels with several threads run one after another, even in different teams. Otherwise a kernel could wait for
+    threads that have no processor.
+
+    threads  number of threads. If None, PyTorch's number of threads
     """
     return _team(threads or torch.get_num_threads())
 
@@ -172,7 +183,7 @@ class Team:
 
     @property
     def threads(self) -> int:
-        """Number of threads for a kernel that the current thread calls: one in a worker (`work`)."""
+        """Number of threads that run a kernel if the current thread calls it. In a worker (`work`), this is one."""
         return self.size if _worker.stop is None else 1
 
     def run(self, kernel: Callable[..., None], threads: int, *arguments: Any) -> None:
@@ -202,10 +213,10 @@ class Team:
                 other.result()
 
     def work(self, function: Callable[[int, int], None], workers: int) -> None:
-        """Run function(worker, workers) on as many threads, each of which runs its kernels on one processor.
+        """Run function(worker, workers) in `workers` threads, each of which runs its kernels alone, on one processor.
 
-        Threads that do not wait for each other are faster than a team, if each of them has enough work. If one fails,
-        or the user presses Ctrl-C, the others stop at their next kernel.
+        If each thread has enough work, threads that do not wait for each other are faster than a team that runs each
+        kernel together. If one thread fails, or the user presses Ctrl-C, the others stop at their next kernel.
         """
         if _worker.stop is not None:
             return function(0, 1)

@@ -15,21 +15,21 @@ try:
 except ImportError:
     binding = None
 
-# number of rows of the largest tile: its 6 x 4 accumulators, 4 weights and an activation fill the 32 registers of
-# AVX-512
+# Maximum number of rows of a tile. The 6 x 4 accumulators of this tile, 4 registers of weights and one of activations
+# fit into the 32 registers of AVX-512.
 ROWS = 6
 AMX_ROWS = 32  # number of rows of the largest product on the tile registers of AMX, which hold 16 rows each
-AMX_STEPS = 16  # number of steps that one AMX instruction computes, and of columns in a tile register
+AMX_STEPS = 16  # number of steps that one AMX instruction computes; also the number of columns of a tile register
 LINE = 64  # size of a cache line in bytes
 
-# Supported head widths for attention that reads keys directly from memory, in vector registers per head.
+# Head widths that are supported by attention that reads keys directly from memory, in vector registers.
 WIDTHS = (1, 2, 4, 8)
 FLOAT32, BF16, INT8 = range(3)
 
-# CPU features for which Numba compiles; empty if its environment variables name another processor
+# Features of this CPU, for which Numba compiles. Empty if environment variables make Numba compile for another CPU.
 _OTHER = os.environ.get("NUMBA_CPU_NAME") or os.environ.get("NUMBA_CPU_FEATURES")
 _FEATURES = {} if _OTHER or binding is None else binding.get_host_cpu_features()
-# PyTorch's name of the vector instructions of this CPU. Tests select older instructions with the environment variable
+# True if PyTorch uses AVX-512 on this CPU. Tests select older instructions with the environment variable
 # ATEN_CPU_CAPABILITY.
 _WIDE = torch.backends.cpu.get_cpu_capability() == "AVX512"
 LANES = 16 if _WIDE else 8  # number of float32 numbers in a vector register
@@ -42,8 +42,8 @@ HAS_INT8 = (
     else torch.backends.cpu.get_cpu_capability() == "AVX2" and _FEATURES.get("avxvnni", False)
 )
 
-# Products on tile registers, in bf16 and 8 bits. The operating system grants them to a process on request, and may
-# refuse. MANYHEADS_AMX=0 disables them.
+# True if the kernels use AMX for matrix products in bf16 and 8 bits. A process must request AMX from the operating
+# system, which may refuse it. MANYHEADS_AMX=0 disables AMX.
 HAS_AMX = bool(
     HAS_BF16 and HAS_INT8 and os.environ.get("MANYHEADS_AMX") != "0"
     and all(_FEATURES.get(f"amx-{part}") for part in ("tile", "bf16", "int8")) and torch.cpu._init_amx()

@@ -12,9 +12,11 @@ from manyheads.inference.kernels.operations import ZERO, exp_bounded, floats_at,
 def reduce_rows(
     thread: int, threads: int, counter: int, logits: Array, suppress: Array, block: int, maxima: Array, log_sums: Array
 ) -> None:
-    """Set suppressed columns of logits (R, V) to -inf, in place.
+    """Set suppressed columns of logits (R, V) to -inf in place, and compute maxima and log-sum-exp of the logits.
 
-    Then compute the maximum of each block of columns, (R, blocks), and the log-sum-exp of each row, (R,).
+    block     number of columns in a block
+    maxima    (R, blocks) result: maximum of each block of columns
+    log_sums  (R,) result: log-sum-exp of each row
     """
     rows, columns = logits.shape
     for row in range(thread * rows // threads, (thread + 1) * rows // threads):

@@ -43,7 +43,7 @@ _FLOAT32 = ir.FloatType()
 
 
 class _BFloat16(ir.Type):
-    """The type bfloat of LLVM, which the Python package llvmlite lacks."""
+    """LLVM's type bfloat, which llvmlite does not define."""
 
     def _to_string(self) -> str:
         return "bfloat"
@@ -68,7 +68,7 @@ def _instruction(kind: int) -> tuple[str, Value, Value]:
 
 
 def switch(b: Builder, number: Value, cases: Mapping[int, Callable[[], None]]) -> None:
-    """Generate the LLVM code of a switch over a number: run the case with this value, or nothing."""
+    """Generate the LLVM code of a switch statement: run the case whose key equals `number`, if there is one."""
     after = b.append_basic_block("chosen")
     choice = b.switch(number, after)
     for value, write in cases.items():
@@ -87,10 +87,10 @@ def multiply(
 ) -> Value:  # fmt: skip
     """Multiply a tile of up to ROWS rows of activations with COLUMNS columns of a weight; strides are in bytes.
 
-    out    result, (rows, COLUMNS) numbers of 32 bits
+    out    address of the result, (rows, COLUMNS) numbers of 32 bits
     a      address of the activations, 4 * steps bytes per row
     w      address of the weights, contiguous (steps, COLUMNS) times 4 bytes
-    ahead  address to prefetch: each step prefetches a row of COLUMNS, `ahead_step` bytes after the last
+    ahead  first address to prefetch. Each step prefetches COLUMNS words, `ahead_step` bytes after the previous step
     """
     # The function `lower` has already rejected other precisions.
     kinds = [FLOAT32, *([BF16] if HAS_BF16 else []), *([INT8] if HAS_INT8 else [])]
@@ -105,7 +105,7 @@ def multiply(
 
 
 def _prefetch(b: Builder, address: Value) -> None:
-    """Load a cache line into the cache in advance (prefetch). The address may be invalid."""
+    """Generate a prefetch instruction: load the cache line at an address in advance. The address may be invalid."""
     kinds = [_INT8.as_pointer(), _INT32, _INT32, _INT32]
     fetch = b.module.declare_intrinsic("llvm.prefetch.p0", (), ir.FunctionType(ir.VoidType(), kinds))
     b.call(

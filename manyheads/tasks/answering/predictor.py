@@ -43,8 +43,8 @@ class QuestionAnswerer(TextPredictor[Bert]):
     ) -> Any:  # fmt: skip
         """Return the `nbest` most probable answers to a question, a list of `FoundAnswer`, best first.
 
-        The context may have any length. Several questions are given as a list, with a list of their contexts. The
-        result has a list for each question.
+        The context may have any length. Several questions are given as a list, with a list of their contexts or
+        with one context for all. The result has a list for each question.
 
         max_answer      maximum number of tokens in an answer
         null_threshold  if given, "no answer" (an empty text) is one of the answers. It comes first if its score exceeds
@@ -54,6 +54,9 @@ class QuestionAnswerer(TextPredictor[Bert]):
             >>> answers[0].probability >= answers[1].probability
             True
         """
+        if isinstance(context, str) and not isinstance(question, str):
+            question = rows_of(question, "question")[0]
+            context = [context] * len(question)
         questions, contexts, single = equal_rows(question, context, ("question", "context"))
         pairs = list(zip(questions, contexts, strict=True))
         for index, pair in enumerate(pairs):

@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import ClassVar, overload
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from manyheads import directory
@@ -120,6 +122,22 @@ class Classifier(TextPredictor[Model[Config]], Reranker):
         self.target.expect("regression", self.path)
         return self.target.numbers(*self._predict(texts, pairs, None, None, truncate))
 
+    def predict_proba(
+        self, texts: str | Texts, pairs: str | Texts | None = None, *, truncate: bool = False
+    ) -> NDArray[np.float32]:
+        """Return the probability of each of `labels` for every text, (N, L), or (L,) for a single text.
+
+        A blank text has NaN. The arguments are those of `classify`.
+
+            >>> classifier.predict_proba(["the cat", "the dog"]).shape
+            (2, 2)
+        """
+        self.target.expect("labels", self.path)
+        firsts, logits, single = self._read(texts, pairs, truncate)
+        probabilities = self.target.probabilities(logits)
+        probabilities[[not text.strip() for text in firsts]] = math.nan
+        return probabilities[0] if single else probabilities
+
     def predictions(
         self, texts: str | Texts, pairs: str | Texts | None = None, top: int | None = None,
         threshold: float | None = None, *, truncate: bool = False,
@@ -137,6 +155,13 @@ class Classifier(TextPredictor[Model[Config]], Reranker):
     ) -> tuple[list[Prediction], bool]:
         """Return a prediction for every text, and True for a single text."""
         self.target.check(top, threshold)
+        firsts, logits, single = self._read(texts, pairs, truncate)
+        found = self.target.predictions(logits, top, threshold)
+        blank: Prediction = math.nan if self.target.kind == "regression" else []
+        return [answer if text.strip() else blank for text, answer in zip(firsts, found, strict=True)], single
+
+    def _read(self, texts: str | Texts, pairs: str | Texts | None, truncate: bool) -> tuple[list[str], Tensor, bool]:
+        """Return the texts, or the first texts of pairs, their logits (N, L), and True for a single text."""
         seconds: list[str] | None = None
         if pairs is None:
             firsts, single = rows_of(texts)
@@ -145,10 +170,7 @@ class Classifier(TextPredictor[Model[Config]], Reranker):
         for i, pair in enumerate(seconds or ()):
             if bool(pair.strip()) != bool(firsts[i].strip()):
                 raise ItemError(i, "and its second text: only one of them is blank")
-        logits = self._logits(self._encode(firsts, seconds, truncate))
-        found = self.target.predictions(logits, top, threshold)
-        blank: Prediction = math.nan if self.target.kind == "regression" else []
-        return [answer if text.strip() else blank for text, answer in zip(firsts, found, strict=True)], single
+        return firsts, self._logits(self._encode(firsts, seconds, truncate)), single
 
     def evaluate(self, data: object = None, *, truncate: bool = False) -> EvaluationResult:
         """Predict the labels or numbers of a data set, and compare them with the true ones.

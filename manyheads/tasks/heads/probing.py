@@ -46,9 +46,14 @@ class Score(NamedTuple):
 class Probe:
     """Results of probing a model's attention heads on a treebank.
 
-    dependencies  scores by syntactic relation, named as in the treebank
-    coreference   scores by type of mention; None if the treebank has no entity with two or more mentions
-    parsers       scores of the parsers that use attention, and of the baseline parser; empty without training data
+    model         path of the model
+    treebank      path of the treebank
+    layers        names of the layers with attention
+    dependencies  scores of the attention heads for each syntactic relation, named as in the treebank
+    coreference   scores of the attention heads for each type of mention; None if the treebank has no entity with two or
+                  more mentions
+    parsers       scores of the parsers that use attention weights, and of the baseline parser; empty without training
+                  data
     heads         statistics of every attention head on these sentences
     counts        numbers of sentences and words that were read, and that were skipped
     """
@@ -73,7 +78,7 @@ class Probe:
     def document(self, minimum: int = MINIMUM) -> JsonObject:
         """Return all results as JSON data.
 
-        minimum  syntactic relations with fewer words than this number are left out
+        minimum  minimum number of words of a syntactic relation; relations with fewer words are left out
         """
         return {
             "model": self.model,
@@ -93,13 +98,14 @@ def probe(
     model: LoadedModel, treebank: str | Path | Treebank, *, train: str | Path | Treebank | None = None,
     skip_bad_lines: bool = False,
 ) -> Probe:  # fmt: skip
-    """Measure which attention heads of a model, as returned by `manyheads.load`, follow syntax and coreference.
+    """Measure which attention heads of a model follow syntactic relations and coreference.
 
-    treebank  treebank to score the heads on: a CoNLL-U file, or a treebank in memory
-    train     treebank for training parsers on attention weights (section 5 of the paper), which uses the first 3,000
-              sentences; None: no parsers
+    model     model that `manyheads.load` returns
+    treebank  treebank on which the heads are scored: a CoNLL-U file, or a treebank in memory
+    train     treebank for training parsers on attention weights (section 5 of the paper), of up to 3,000 sentences.
+              By default, no parsers are trained
 
-    Raises UserError for a model without attention over texts, and for a treebank that the model cannot be scored on.
+    Raises UserError for a model without attention over texts, and for a treebank without a word that can be scored.
     """
     words = WordReader(model)
     bank = _treebank(treebank, skip_bad_lines)
@@ -186,9 +192,9 @@ def _train_parsers(words: WordReader, bank: Treebank) -> dict[str, HeadParser]:
 
 
 def _coreference(words: WordReader, sentences: list[Sentence]) -> list[Hits]:
-    """For each mention, return which attention heads find its antecedent (an earlier mention of the same entity).
+    """Return, for each mention, which attention heads find its antecedent: an earlier mention of the same entity.
 
-    The document is read in windows of whole sentences.
+    A document is read in windows of whole sentences.
     """
     all_hits: list[Hits] = []
     windows = [window for window in _windows(words, sentences) if any(s.mentions for s in window)]

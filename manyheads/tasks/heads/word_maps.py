@@ -30,7 +30,7 @@ BATCH_TOKENS = 1024  # maximum number of tokens in a batch, padding included
 
 
 class LoadedModel(Protocol):
-    """Interface that a predictor needs for attention maps between words, as `manyheads.load` returns it."""
+    """Protocol of a predictor whose attention maps between words can be computed, as `manyheads.load` returns it."""
 
     @property
     def model(self) -> Model[Config]: ...
@@ -43,16 +43,21 @@ class LoadedModel(Protocol):
 
 
 class Words(NamedTuple):
-    """Text as a list of words, with a flag for each word that is true if a space precedes the word."""
+    """Text as a list of words.
+
+    spaces  True for each word that a space precedes
+    """
 
     words: Sequence[str]
     spaces: Sequence[bool]
 
 
 class WordMaps(NamedTuple):
-    """Attention maps between the words of a text, (L, H, W, W) on the CPU.
+    """Attention maps between the words of a text.
 
-    `seen` is true for each word that has at least one token.
+    number  index of the text
+    maps    (L, H, W, W) attention maps of L layers with H heads for W words, on the CPU
+    seen    True for each word that has at least one token
     """
 
     number: int
@@ -65,11 +70,11 @@ class WordReader:
 
     For an encoder-decoder, the text is the source, and the maps are those of the encoder.
 
-    max_tokens  maximum number of tokens in a text, special tokens included; None: no limit
-    layers      names of the recorded layers; a layer that is applied several times has a name for each application.
-                Empty before the first text is read
-    too_long    number of texts that were skipped because they exceed the limit
-    unseen      number of words, in the texts that were read, for which the tokenizer gave no token
+    max_tokens  maximum number of tokens in a text, including special tokens; None if there is no limit
+    layers      names of the layers whose attention is recorded; empty before the first text is read. A layer that is
+                applied several times has a name for each application
+    too_long    number of texts that were skipped because they have more than `max_tokens` tokens
+    unseen      number of words in the other texts for which the tokenizer gave no token
 
     Every word is tokenized separately, with its space if the tokenizer uses it, so that no token spans two words.
     Raises UserError for a model that cannot read a text, or has no attention.
@@ -105,9 +110,9 @@ class WordReader:
         return sum(map(len, self.pieces(text)))
 
     def maps(self, texts: Sequence[Words], statistics: HeadStatistics | None = None) -> Iterator[WordMaps]:
-        """Yield the attention maps of every text within the model's length limit, in any order.
+        """Yield the attention maps of every text that the model's maximum length allows, in any order.
 
-        `statistics` is updated with the attention maps between tokens.
+        statistics  statistics of the attention heads, to which the attention maps between tokens are added
         """
         pieces = [self.pieces(text) for text in texts]
         lengths = [sum(map(len, words)) + len(self.frame) for words in pieces]
@@ -121,9 +126,9 @@ class WordReader:
             yield from self._batch(numbers, [pieces[i] for i in numbers], statistics)
 
     def vectors(self, text: Words) -> Tensor:
-        """Return the mean of the token embeddings of each word, (W, V), in units of their standard deviation.
+        """Return a vector for each word, (W, V), that does not depend on its context.
 
-        The embeddings do not depend on the context of the word.
+        It is the mean of the embeddings of the word's tokens, divided by the standard deviation of the embeddings.
         """
         name = "source_embedding" if isinstance(self.model, EncoderDecoder) else "embedding"
         weight = self.model.get_parameter(f"{name}.weight").detach().float().cpu()
@@ -165,8 +170,8 @@ class WordReader:
             if isinstance(model, EncoderDecoder):
                 model.start(ids, sizes, 1)  # For an encoder-decoder, `start` runs only the encoder, on the source text.
             else:
-                # The model runs without an output head if possible, because the output head may be larger than the rest
-                # of the model.
+                # Run the model without its output head if possible, because the head may be larger than the rest of the
+                # model.
                 encode = model.encode if isinstance(model, Encodes) else None
                 forward: Callable[..., object] = model.hidden if isinstance(model, Generates) else encode or model
                 forward(ids, sizes)
@@ -175,7 +180,7 @@ class WordReader:
         for name, calls in maps.items():
             halts = next((ponder.steps.cpu() for stack, ponder in halting.items() if name.startswith(stack)), None)
             for step, map in enumerate(calls, 1):
-                # A text classifier appends a padding token, so the map is cut to the tokens of the text.
+                # A text classifier appends a padding token. Cut its row and column off the map.
                 step_map = map[..., :tokens, :tokens].float().cpu()
                 step_map = step_map if halts is None else step_map * (halts >= step)[:, None, :, None]
                 by_step[name if steps == 1 else f"{name} step {step}"] = step_map

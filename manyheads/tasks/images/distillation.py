@@ -31,11 +31,13 @@ from manyheads.errors import UserError
 class Teacher:
     """Trained image model that is the teacher in knowledge distillation.
 
-    expected     preprocessing that the teacher expects
-    given        preprocessing of the student's images. These images are shifted and scaled from this to the expected
-                 preprocessing.
-    share        weight w of the distillation loss: 0.5 for hard distillation in the paper, 0.1 for soft
-    temperature  temperature tau of soft distillation: 3 in the paper
+    model        image model of the teacher
+    expected     preprocessing with which the teacher was trained
+    given        preprocessing of the student's images. For the teacher, the images are shifted and scaled to the
+                 expected preprocessing
+    kind         "hard" to learn the teacher's label, "soft" to learn its probabilities
+    share        weight w of the distillation loss. In the paper, it is 0.5 for hard and 0.1 for soft distillation
+    temperature  temperature tau of soft distillation. In the paper, it is 3
     """
 
     model: nn.Module
@@ -56,7 +58,7 @@ class Teacher:
                 f"share is {self.share} and temperature {self.temperature}: expected 0 to 1, and a positive number"
             )
         size, device = self.given.size, next(self.model.parameters()).device
-        # One run of the teacher on an empty image checks the image size. A convolutional network accepts any size.
+        # Run the teacher on an empty image to check whether it accepts the size of the student's images.
         try:
             self.logits(torch.zeros(1, self.given.channels, size, size, device=device))
         except UserError as error:
@@ -85,9 +87,10 @@ class Teacher:
         return self.model(images).float()
 
     def loss(self, student: Tensor, images: Tensor) -> Tensor:
-        """Return the distillation loss of the student's logits (B, L), summed over the batch.
+        """Return the distillation loss, summed over the batch.
 
-        The teacher computes its logits for the same images.
+        student  (B, L) logits of the student
+        images   (B, C, Y, X) images from which the student has computed these logits
         """
         teacher_logits = self.logits(images)
         if self.kind == "hard":

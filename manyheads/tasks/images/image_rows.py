@@ -1,4 +1,7 @@
-"""Images for a figure that has a row for each class, or for each image file."""
+"""Images for a figure of channel weights, in groups: one group for each class, or one for each image file.
+
+A group of images is one row of the figure.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,12 @@ MAX_IMAGES = 1000  # default for the maximum number of images over which a mean 
 
 
 class ImageRows(NamedTuple):
-    """Preprocessed images with the rows of a figure to which they belong.
+    """Preprocessed images in groups. Each group is one row of a figure.
 
-    batches  images (B, C, Y, X)
-    names    names of the rows
-    row_of   index of the row of each image
-    title    description of the images
+    batches  batches of images, (B, C, Y, X) each
+    names    name of each group: a class or a file
+    row_of   index of the group of each image
+    title    description of the images for the figure
     """
 
     batches: Iterator[Tensor]
@@ -37,10 +40,11 @@ class ImageRows(NamedTuple):
 
 
 def image_rows(encoder: ImageEncoder, inputs: Sequence[str], max_images: int = MAX_IMAGES) -> ImageRows:
-    """Read image files, or a data set: a folder of class folders or a table of images.
+    """Read image files, or a data set of images, for a figure.
 
-    Each class of a data set is a row, and so is each image file. Of a data set, at most `max_images` evenly spaced
-    images are read.
+    inputs      image files, each of which is a group; or a folder of class folders or a table of images, whose classes
+                are the groups
+    max_images  maximum number of images that are read from a data set. They are evenly spaced
     """
     if not inputs:
         raise UserError("found no images: give a folder of class folders, a table of images, or image files")

@@ -41,7 +41,7 @@ class ImageClassificationObjective:
     teacher, the distillation loss is added.
 
     target     meaning of the logits, with their loss
-    balanced   True: draw the images of each epoch at random, so that all classes are equally frequent
+    balanced   if True, draw the images of each epoch at random, so that all classes are equally frequent
     workers    number of processes that decode and augment images
     """
 
@@ -103,10 +103,10 @@ class ImageClassificationObjective:
 
     @torch.inference_mode()
     def differing_labels(self) -> float:
-        """Return the fraction of training images whose label by the teacher differs from the label of the data.
+        """Return the fraction of training images for which the teacher predicts another label than the data have.
 
-        It is measured on the first augmented images. A mixed image has the label with the larger fraction. At 0 without
-        mixing, hard distillation has no effect.
+        It is measured on the first augmented training images. For a mixed image, the label with the larger fraction
+        counts. If the result is 0 and images are not mixed, hard distillation has no effect.
         """
         assert self.teacher is not None
         differing: list[Tensor] = []

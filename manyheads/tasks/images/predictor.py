@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar, overload
+from typing import Any, ClassVar, overload
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ from manyheads.errors import UserError
 from manyheads.interop.labels import LabelValue
 from manyheads.models.adapt import adapt
 from manyheads.models.vit import ViT
-from manyheads.tasks.embedding import Embedded, Pool, embed_pixels
+from manyheads.tasks.embedding import Embedded, Pool, embed_pixels, vectors_of
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.images.objective import EVALUATION_BATCH, evaluation_loader, image_logits, image_metrics
 from manyheads.tasks.inputs import Column, rows_of
@@ -47,8 +47,9 @@ logger = logging.getLogger(__name__)
 
 # Upper limits for values in config.json. The image size cannot be checked against the shapes of the weights.
 MAX_SIDE, MAX_PATCHES = 4096, 2**16
-FILES = {str: "a file name", Path: "a path", Image.Image: "a Pillow image"}  # types of an image, see `rows_of`
-ImageInput = str | Path | Image.Image
+# types of an image, see `rows_of`
+FILES = {str: "a file name", Path: "a path", bytes: "the bytes of a file", Image.Image: "a Pillow image"}
+ImageInput = str | Path | bytes | Image.Image
 Images = list[ImageInput] | list[str] | list[Path] | tuple[ImageInput, ...] | Iterator[ImageInput] | Column
 
 
@@ -90,7 +91,7 @@ class ImageEncoder(TrainedModel[ReadsImages[Config]]):
         For a network with squeeze-and-excitation instead of attention, the method returns the channel weights of the
         network, and `layers` are indices of squeeze-and-excitation blocks.
 
-        layers, heads  indices of the layers and heads to return, None for all
+        layers, heads  indices of the layers and heads to return. By default, all are returned
 
             >>> vit.attend("digit.png", layers=[0])["self"][0].weights.ndim
             4
@@ -109,24 +110,30 @@ class ImageEncoder(TrainedModel[ReadsImages[Config]]):
         return weights if layers is None else weights.of(layers)
 
     def _prediction(self, image: ImageInput) -> Shares:
-        """Return the most probable labels of an image, for its attention page. Only a classifier has some."""
+        """Return the most probable labels of an image, which are shown next to its attention maps.
+
+        The result is empty for a model without a classification head.
+        """
         return ()
 
     def embed(
-        self, images: ImageInput | Images, *, layer: int | None = None, pool: Pool | None = None
-    ) -> Embedded | list[Embedded]:
+        self, images: ImageInput | Images, *, layer: int | None = None, pool: Pool | None = None,
+        as_array: bool = False,
+    ) -> Any:  # fmt: skip
         """Return the embedding of every image (file or Pillow image), `Embedded`: a vector (D,) of unit length.
 
-        layer  index of the layer whose output is pooled; None: the last layer
-        pool   "mean" of all tokens, "first" token ([class]), or "tokens": the state of each token, (T, D), not scaled;
-               None: the features that a classification head reads
+        layer     index of the layer whose output is pooled. By default, the last layer
+        pool      "mean" for the mean over all tokens; "first" for the first token, the class token; "tokens" for the
+                  states of all tokens, (T, D), which are not scaled. By default, the features that a classification
+                  head reads
+        as_array  true: return the vectors alone, as an array (N, D), or (D,) for a single image
 
             >>> vit.embed("digit.png").vector.shape
             (16,)
         """
         items, single = rows_of(images, "image", FILES)
         found = self.embed_arrays((self.preprocessing.array(_open_plain(item)) for item in items), layer, pool)
-        return found[0] if single else found
+        return vectors_of(found, single, as_array)
 
     def embed_arrays(
         self, arrays: Iterable[NDArray[np.float32]], layer: int | None = None, pool: Pool | None = None
@@ -149,9 +156,13 @@ class ImageEncoder(TrainedModel[ReadsImages[Config]]):
         self, batches: Iterable[Tensor], rows: Sequence[str], row_of: Sequence[int] | NDArray[np.int64] | None = None,
         *, title: str = "", picture: NDArray[np.uint8] | None = None,
     ) -> ChannelWeights:  # fmt: skip
-        """Return the mean channel weights of the squeeze-and-excitation blocks for each image class.
+        """Return the mean channel weights of the squeeze-and-excitation blocks over each group of images.
 
-        The images come in batches (B, C, Y, X).
+        batches  batches of images, (B, C, Y, X) each
+        rows     name of each group, such as a class
+        row_of   index of the group of each image. By default, each image is a separate group
+        title    description of the images for the figure
+        picture  single image to show next to the weights
         """
         batches_on_device = (batch.to(self.compute.device) for batch in batches)
         with self.compute.autocast():
@@ -176,7 +187,7 @@ class ImageClassifier(ImageEncoder):
 
     @property
     def labels(self) -> tuple[LabelValue, ...]:
-        """The classes, in the type of the labels in the training data."""
+        """Class names, in the type that the labels have in the training data."""
         return self.target.values
 
     @overload
@@ -194,11 +205,12 @@ class ImageClassifier(ImageEncoder):
     ) -> list[Label] | list[list[Label]]:  # fmt: skip
         """Return the labels of every image, most probable first. Images are given as files or Pillow images.
 
-        top        number of labels. None: one; for a model that predicts any number of labels, all over the threshold
-        threshold  minimum probability of a label, for such a model; None: the threshold of the training run, or 0.5
-        faults     optional dictionary that collects an error message for each image that cannot be read, by image
-                   index; the result has no labels for this image. Without the dictionary, such an image raises
-                   UserError.
+        top        number of labels to return. By default, one label; for a multi-label model, all labels above the
+                   threshold
+        threshold  minimum probability of a label, for a multi-label model. By default, the threshold of the training
+                   run, or 0.5
+        faults     dictionary to which an error message is added for each image that cannot be read, by image index. The
+                   result then has no labels for this image. By default, such an image raises UserError
 
             >>> len(vit.classify("digit.png", top=3))
             3
@@ -234,9 +246,29 @@ class ImageClassifier(ImageEncoder):
         """Return a prediction for every image, and True for a single image."""
         self.target.check(top, threshold)
         items, single = rows_of(images, "image", FILES)
-        results: list[Prediction] = [math.nan if self.target.kind == "regression" else [] for _ in items]
+        none: Prediction = math.nan if self.target.kind == "regression" else []
+        rows = self._rows_of_logits(items, faults)
+        valid = [row for row in rows if row is not None]
+        found = iter(self.target.predictions(torch.stack(valid), top, threshold) if valid else [])
+        return [none if row is None else next(found) for row in rows], single
 
-        def predict_group(first: int) -> tuple[dict[int, Prediction], dict[int, str]]:
+    def predict_proba(self, images: ImageInput | Images) -> NDArray[np.float32]:
+        """Return the probability of each of `labels` for every image, (N, L), or (L,) for a single image.
+
+        >>> vit.predict_proba(["digit.png"]).shape == (1, len(vit.labels))
+        True
+        """
+        self.target.expect("labels", self.path)
+        items, single = rows_of(images, "image", FILES)
+        rows = [row for row in self._rows_of_logits(items, None) if row is not None]
+        probabilities = self.target.probabilities(torch.stack(rows) if rows else torch.empty(0, len(self.labels)))
+        return probabilities[0] if single else probabilities
+
+    def _rows_of_logits(self, items: Sequence[ImageInput], faults: dict[int, str] | None) -> list[Tensor | None]:
+        """Return the logits (L,) of every image; None for an image whose error message is added to `faults`."""
+        rows: list[Tensor | None] = [None for _ in items]
+
+        def compute_group(first: int) -> tuple[dict[int, Tensor], dict[int, str]]:
             # preprocessed images (C, Y, X), and error messages of the images that cannot be read, both by image index
             arrays, errors = {}, {}
             for i, image in enumerate(items[first : first + EVALUATION_BATCH], first):
@@ -246,15 +278,21 @@ class ImageClassifier(ImageEncoder):
                     if faults is None:
                         raise
                     errors[i] = str(error)
-            found = self.classify_arrays(list(arrays.values()), top=top, threshold=threshold) if arrays else []
-            return dict(zip(arrays, found, strict=True)), errors
+            logits: Iterable[Tensor] = self._logits(list(arrays.values())) if arrays else []
+            return dict(zip(arrays, logits, strict=True)), errors
 
-        for found, errors in distributed_map(range(0, len(items), EVALUATION_BATCH), predict_group):
-            for i, prediction in found.items():
-                results[i] = prediction
+        for group, errors in distributed_map(range(0, len(items), EVALUATION_BATCH), compute_group):
+            for i, row in group.items():
+                rows[i] = row
             if faults is not None:
                 faults |= errors
-        return results, single
+        return rows
+
+    def _logits(self, arrays: Sequence[NDArray[np.float32]]) -> Tensor:
+        """Return the logits (B, L) of a batch of preprocessed images."""
+        model, batch = self.compiled, self._batch(arrays)
+        with torch.inference_mode(), model.compute.autocast():
+            return model(batch.to(model.compute.device)).float().cpu()
 
     def classify_arrays(
         self, arrays: Sequence[NDArray[np.float32]], *, top: int | None = None, threshold: float | None = None
@@ -262,15 +300,12 @@ class ImageClassifier(ImageEncoder):
         """Return the predictions for a batch of images (C, Y, X), which were preprocessed by `preprocessing.array`."""
         if not (images := list(arrays)):
             return []
-        model, batch = self.compiled, self._batch(images)
-        with torch.inference_mode(), model.compute.autocast():
-            logits = model(batch.to(model.compute.device)).float().cpu()  # (B, L)
-        return self.target.predictions(logits, top, threshold)
+        return self.target.predictions(self._logits(images), top, threshold)
 
     def evaluate(self, data: object = None) -> EvaluationResult:
-        """Predict the labels or numbers of the images of a data set, and compare them with the true ones.
+        """Predict the labels or numbers of the images in a data set, and compare them with the correct ones.
 
-        `data` is an `ImageData`, or any data that the method `outcome` reads.
+        data  an `ImageData`, or data that the method `outcome` accepts
         """
         if not isinstance(data, ImageData):
             return self.outcome(data)
@@ -282,9 +317,9 @@ class ImageClassifier(ImageEncoder):
         return replace(self.target.evaluation(places, data, logits, metrics), image=data.image)
 
     def outcome(self, data: object = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
-        """Evaluate the model on the test data of its training run, or on `data`.
+        """Evaluate the model on the test data of its training run, or on other data.
 
-        `data` is in any image format that training reads, or a directory with a test split.
+        data  data in any image format that training reads, or a directory with a test split
         """
         return self.evaluate(
             scored_data(
@@ -297,8 +332,8 @@ class ImageClassifier(ImageEncoder):
 def preprocessing_of(loaded: directory.Loaded) -> Preprocessing:
     """Return the image preprocessing of a model directory.
 
-    If the directory has none, images are scaled to the model's size, with mean and standard deviation 0.5, as in the
-    published ViTs. A warning is logged, because other networks use other values.
+    If the directory has no preprocessor_config.json, images are scaled to the model's size, with mean and standard
+    deviation 0.5, as for the published ViTs. A warning is logged, because other networks use other values.
     """
     config = loaded.model.config
     if loaded.preprocessing is not None:
@@ -342,7 +377,7 @@ def _resize_positions(model: ReadsImages[Config], size: int) -> ReadsImages[Conf
     return adapt(model, image_size=size)[0]
 
 
-def _open_plain(image: str | Path | Image.Image) -> Image.Image:
+def _open_plain(image: ImageInput) -> Image.Image:
     """Convert an image file or a Pillow image to an upright image in RGB or grayscale."""
     if isinstance(image, Image.Image):
         return plain_image(image)

@@ -23,10 +23,11 @@ TASK = "manyheads.tasks.images.task:ImageClassification"
 class ImageConfig(TargetConfig):
     """Settings of a training run for image classification.
 
-    data          folder of class folders, table, IDX or tar files, or a directory of splits; None: the digits of
-                  scikit-learn
-    columns       names of the columns of a table: columns.image and columns.label
-    items         number of training images, sampled with the seed; None: all
+    data          path of a folder of class folders, of a table, of IDX or tar files, or of a directory of splits. With
+                  none, the handwritten digits of scikit-learn are used
+    columns       names of the columns of a table: columns.image and columns.label. With columns.folder and
+                  columns.suffix, the table may contain parts of file names
+    items         number of training images, sampled with the seed. With none, all images are used
     preset        name of the model preset, such as vit/ti16 or resnet/18-small; `model` overrides its fields
     model         overrides fields of the preset, such as model.layers=6
     mean, std     mean and standard deviation of each color channel, or one number for all channels; for models trained
@@ -37,14 +38,15 @@ class ImageConfig(TargetConfig):
     smoothing     label smoothing: fraction of the probability that is spread evenly over all labels
     teacher       directory of a run or model that is the teacher in distillation (Touvron 2021, section 4), with the
                   same labels
-    distillation  hard or soft. "hard": learn the teacher's label; "soft": learn its probabilities, at a `temperature`
-    temperature   divisor of the logits of soft distillation
-    share         weight of the distillation loss; with model.distilled=true, this loss applies to a separate token.
-                  None: the paper's weight, 0.5 for hard and 0.1 for soft distillation
+    distillation  kind of distillation. With "hard", the student learns the teacher's label; with "soft", it learns the
+                  teacher's probabilities at a `temperature`
+    temperature   divisor of the logits in soft distillation
+    share         weight of the distillation loss. With model.distilled=true, this loss applies to a separate token.
+                  With none, it is the paper's weight, 0.5 for hard and 0.1 for soft distillation
     batch_items   number of images in a micro-batch
-    workers       number of processes that decode and augment images; 0: the training process does it. A script that
-                  calls `manyheads.train` with workers needs `if __name__ == "__main__":`, because each worker imports
-                  the script.
+    workers       number of processes that decode and augment images. With 0, the training process does so. A script
+                  that calls `manyheads.train` with workers needs `if __name__ == "__main__":`, because each worker
+                  imports the script
     scored        name of the split ("test", for example) that is classified and scored at the end
     """
 

@@ -114,7 +114,10 @@ class ImageClassification(DataTask[ImageConfig, ImageData]):
 
 
 def _warn_of_small_input(train: ImageData, size: int, config: ImageConfig, run: Run) -> None:
-    """Warn if the model sees far fewer pixels than the images have. `size` is the side of the model's input."""
+    """Log a warning if the model's input is much smaller than the training images.
+
+    size  height and width of the model's input in pixels
+    """
     sides = sorted(min(item.size) for item in train.items)
     side = sides[len(sides) // 2]
     if not run.own_data or side < 2 * size or "model.image_size" in run.given:
@@ -193,7 +196,7 @@ def _labels_text(labels: tuple[str, ...]) -> str:
 
 
 def _weights_hash(model: torch.nn.Module) -> str:
-    """Return a hash of a model's weights, which shows if the model has changed."""
+    """Return a hash of a model's weights, to detect a changed teacher when a run is resumed."""
     digest = hashlib.sha256()
     for tensor in model.state_dict().values():
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
@@ -201,7 +204,10 @@ def _weights_hash(model: torch.nn.Module) -> str:
 
 
 def _warn_of_equal_labels(differing: float, config: ImageConfig) -> None:
-    """Warn if the teacher only repeats the labels of the data. `differing` is the fraction of other labels."""
+    """Log a warning if the teacher only repeats the labels of the data, so that hard distillation has no effect.
+
+    differing  fraction of the training images for which the teacher predicts another label
+    """
     if differing == 0 and config.distillation == "hard" and not config.augmentation.mixes:
         logger.warning(
             "the teacher's labels equal those of the first batches of training images, so hard distillation has no "

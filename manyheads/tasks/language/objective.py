@@ -35,7 +35,11 @@ SCORED_TOKENS = 16_384  # maximum number of tokens that the model reads at once 
 
 @dataclass(frozen=True)
 class Batch:
-    """Batch of token blocks, both (B, T): `read` holds the input tokens of the model, `write` the target tokens."""
+    """Batch of token blocks.
+
+    read   (B, T) input tokens of the model
+    write  (B, T) target tokens: the next token after each input token
+    """
 
     read: Tensor
     write: Tensor
@@ -55,7 +59,7 @@ class LanguageModelingObjective:
     train, validation  streams of token ids (`data/text/blocks.py`)
     validation_bytes   number of UTF-8 bytes in the validation text
     block, rows        number of tokens in a training block, and number of blocks in a micro-batch
-    random             true: blocks start at random offsets; false: blocks follow each other (see `block_starts`)
+    random             if True, blocks start at random offsets; if False, blocks are adjacent (see `block_starts`)
     """
 
     unit: ClassVar = "tokens"

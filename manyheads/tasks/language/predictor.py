@@ -35,8 +35,8 @@ GENERATED_TOKENS = 16_384  # maximum number of tokens in a batch of texts during
 LOGITS = 2**24  # maximum number of logits that are computed at once
 MAX_NEW_TOKENS = 100_000  # maximum number of tokens to generate for a text
 MAX_SEED = 2**63 - 1
-# Two language models are compared on pieces of the test text. Each piece ends at the first line end after this number
-# of characters.
+# For comparisons of two language models, the test text is divided into pieces, which are the items. A piece ends at the
+# first line end after this number of characters.
 MIN_PIECE = 1000
 
 
@@ -86,11 +86,11 @@ class LanguageModel(ModelWithTokenizer[GPT | UniversalSequence]):
 
         The continuation of an empty prompt starts like a text in the training data.
 
-        max_tokens  maximum number of new tokens; if a text reaches the model's maximum length, generation continues
+        max_tokens  maximum number of new tokens. If a text reaches the model's maximum length, generation continues
                     from the second half of the text
-        stop        stop string, or several; generation ends before the first one that appears; None: no stop string
-        seed        seed of the first text, which increases by one for each further text; or one seed for every text
-        stream      callback that receives each new piece of text, with the index of the text from 0
+        stop        one or several stop strings. The continuation ends before the first stop string in it
+        seed        seed of the first text, which increases by one for each further text; or a list of one seed per text
+        stream      callback that receives the index of a text, counted from 0, and each new piece of this text
 
         The other arguments are the fields of `Sampling`. Raises UserError for a text that the model cannot read.
 
@@ -177,9 +177,10 @@ class LanguageModel(ModelWithTokenizer[GPT | UniversalSequence]):
         """Return the attention weights of every head in every layer while the model reads a text from left to right.
 
         max_tokens     number of tokens to generate greedily and append to the text before the model reads it
-        layers, heads  indices of the layers and heads to return, None for all
-        calculation    true: also return the queries, keys and values from which the weights are computed
-        truncate       true: cut a text that is longer than the model's limit; false: raise UserError for such a text
+        layers, heads  indices of the layers and heads to return. By default, all are returned
+        axis           kind of attention to return. By default, all kinds are returned
+        calculation    if True, also return the queries, keys and values from which the weights are computed
+        truncate       if True, cut a text that is longer than the model's limit. If False, such a text raises UserError
 
             >>> gpt.attend("the cat sat")["self"][1].weights.shape[:2]
             (1, 2)
@@ -206,7 +207,7 @@ class LanguageModel(ModelWithTokenizer[GPT | UniversalSequence]):
         """Return the logit lens: the next tokens that each layer would predict after each token of a text.
 
         top       number of tokens for each layer and position, likeliest first, at most 1000
-        truncate  true: cut a text that is longer than the model's limit; false: raise UserError for such a text
+        truncate  if True, cut a text that is longer than the model's limit. If False, such a text raises UserError
 
             >>> lens = gpt.lens("the cat", top=2)
             >>> lens.layers
@@ -256,16 +257,17 @@ class LanguageModel(ModelWithTokenizer[GPT | UniversalSequence]):
     def score(
         self, texts: Texts | str | Sequence[str], *, context: int | None = None, stride: int | None = None
     ) -> EvaluationResult:
-        """Compute the loss of every token of the texts in windows of `context` tokens (default: the model's maximum).
+        """Return the result of predicting every token of one or more texts (see `token_losses`).
 
-        The windows start `stride` tokens apart (default: half of the context; see `token_losses`).
+        context  number of tokens in a window that the model reads. By default, the model's maximum
+        stride   number of tokens between the starts of two windows. By default, half of `context`
         """
         context = context or self.model.config.max_positions
         stride = stride or max(1, context // 2)
         lines = texts.texts if isinstance(texts, Texts) else rows_of(texts)[0]
         pieces: list[str] = []
         ids: list[int] = []
-        piece_of_token: list[int] = []  # For each token, index of the piece of test text that contains the token.
+        piece_of_token: list[int] = []  # index of the piece of the test text that contains each token
         for number, text in enumerate(lines, 1):
             encoding = self._encode_text(text, f"test text {number}")
             if self.end is not None:
@@ -346,7 +348,7 @@ def _piece_offsets(text: str) -> list[int]:
 
 
 def _stops(stop: str | Sequence[str] | None) -> list[str]:
-    """Return the texts that end a continuation. Raise UserError for anything but texts."""
+    """Return the stop strings as a list. Raise UserError for values that are not strings."""
     stops = [stop] if isinstance(stop, str) else stop or ()
     if not isinstance(stops, Collection) or not all(isinstance(text, str) for text in stops):
         raise UserError(f"stop is {stop!r}: expected a string, a list of strings, or None")
@@ -356,7 +358,7 @@ def _stops(stop: str | Sequence[str] | None) -> list[str]:
 def _seeds(seed: SupportsIndex | Sequence[SupportsIndex], count: int) -> list[int]:
     """Return one seed for each of `count` texts.
 
-    A single seed belongs to the first text, and each further text adds 1.
+    seed  a list of one seed per text, or the seed of the first text, which increases by one for each further text
     """
     if isinstance(seed, Iterable) and not isinstance(seed, bytes | dict):
         seeds = [_check_integer("seed", number, 0, MAX_SEED) for number in seed]

@@ -22,19 +22,20 @@ EMBEDDED_TRAINING = TrainingConfig(
 class LanguageModelingConfig(DataConfig):
     """Settings of a training run for language modeling.
 
-    data        text file, table, or a directory of them; None: the source code of
-                Python's standard library
+    data        path of a text file, of a table, or of a directory of them. With none, the source code of Python's
+                standard library is used
     column      name of the column that holds the text, for tables
     share       fraction of the training data that is used for validation if there is no validation data
-    tokenizer   byte-bpe or character. "byte-bpe": at most `vocabulary` subwords; "character": all characters of the
-                corpus
+    tokenizer   kind of vocabulary. "byte-bpe" means at most `vocabulary` subwords; "character" means all characters of
+                the corpus
     vocabulary  maximum size of the subword vocabulary
     preset      name of the GPT preset, such as gpt2/124m, or universal/tiny; `model` overrides its fields
     model       overrides fields of the preset, such as model.layers=6
     block       number of tokens in a training block, which is also the model's maximum length
     rows        number of training blocks in a micro-batch
-    random      true: blocks start at random offsets; false: blocks follow each other, so an epoch covers the whole text
-    stride      number of tokens between the starts of two scored windows; None: `block`
+    random      choice of the training blocks. If true, blocks start at random offsets. If false, blocks are adjacent,
+                so that an epoch covers the whole text
+    stride      number of tokens between the starts of two scored windows. With none, it equals `block`
     scored      name of the split that is scored at the end, in windows of `block` tokens that start `stride` tokens
                 apart
     """
@@ -61,7 +62,7 @@ class LanguageModelingConfig(DataConfig):
 TINY_SHAKESPEARE = LanguageModelingConfig(
     share=0.1,
     tokenizer="character",
-    # vocabulary size that the cost estimate of --dry-run assumes: 65 characters, the end-of-text and the unknown token
+    # The cost estimate of --dry-run assumes this vocabulary size: 65 characters, the end-of-text and the unknown token.
     vocabulary=67,
     block=64,
     rows=12,

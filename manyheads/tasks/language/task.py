@@ -1,4 +1,4 @@
-"""Task of the language models: the texts, the vocabulary, the model and its scores."""
+"""Training of a language model: its texts, its vocabulary, the model and its scores."""
 
 from __future__ import annotations
 
@@ -101,8 +101,7 @@ def _train_tokenizer(config: LanguageModelingConfig, splits: SplitData[Texts], c
     For a large corpus, the tokenizer is trained on a sample of the text.
     """
     if config.tokenizer == "character":
-        # The vocabulary includes the characters of the test data. A character without an id would make the test score
-        # impossible.
+        # Include the characters of the test data, because a test text with an unknown character could not be scored.
         return train_character(texts.facts.alphabet for texts in splits.known.values())
     train = splits.train
     path = cache / f"{fingerprint([train.facts.fingerprint, str(config.vocabulary), str(MAX_VOCABULARY_BYTES)])}.json"

@@ -28,11 +28,14 @@ from manyheads.training.objective import Better, Loss, LossPart
 
 @dataclass(frozen=True)
 class Batch:
-    """Batch of padded training examples: token ids and segments (B, T) with lengths (B,).
+    """Batch of padded training examples.
 
-    at       indices of the masked tokens among the B * T tokens, (N,)
-    answers  token ids that the masks replaced, which the model predicts, (N,)
-    follows  0 if the second text of a pair follows the first, else 1, (B,); None without pairs
+    ids       (B, T) token ids
+    lengths   (B,) number of tokens of each example
+    segments  (B, T) segment ids
+    at        (N,) indices of the tokens to predict among the B * T tokens
+    answers   (N,) original ids of these tokens, which the model predicts
+    follows   (B,) 0 if the second text of a pair follows the first, otherwise 1; None if examples are not pairs
     """
 
     ids: Tensor
@@ -93,10 +96,9 @@ class MaskedLMObjective(TextObjective[Bert, PretrainingData]):
         return self.lazy_batches(examples.lengths, epoch, lambda rows: Batch.of([examples[i] for i in rows], pad))
 
     def loss(self, batch: Batch) -> Loss:
-        """Return the loss of the masked words of a batch.
+        """Return the loss of the masked words of a batch, and of next-sentence prediction if examples are pairs.
 
-        For pairs of texts, the result has the loss of next-sentence prediction as a second part. Its mean is added to
-        the mean loss of the words.
+        The loss of next-sentence prediction is an additional part of the result (`LossPart`).
         """
         batch = moved(batch, self.compute.device)
         states = self._encode(batch.ids, batch.lengths, batch.segments)  # (B, T, D)
@@ -113,7 +115,7 @@ class MaskedLMObjective(TextObjective[Bert, PretrainingData]):
         return Loss(words, batch.items, others=(LossPart(follows, len(batch.follows)),))
 
     def validate(self) -> dict[str, float]:
-        """Return the validation metrics `mean_scores`, with the masks of the first epoch."""
+        """Return the validation metrics (`mean_scores`). Every validation uses the masks of the first epoch."""
         return mean_scores(list(scores(self.model, self.validation.epoch(0), self.compute, self.batch_tokens)))
 
     def save(self, out: Path) -> str:
@@ -125,7 +127,12 @@ class MaskedLMObjective(TextObjective[Bert, PretrainingData]):
 
 
 class Score(NamedTuple):
-    """Predictions for the masked words of one example: the likeliest words, and the sum of the losses."""
+    """Predictions for one pretraining example.
+
+    example  example with its masked words
+    loss     sum of the losses of the masked words
+    words    id of the likeliest word for each mask
+    """
 
     example: Example
     loss: float

@@ -45,10 +45,12 @@ MAX_TOTAL_WORDS = 10_000  # maximum number of predicted words for all masks of a
 
 
 class Fill(NamedTuple):
-    """Predicted word for the mask of a text; for several masks, one word per mask, separated by spaces.
+    """Prediction for the mask of a text, or for all masks of a text with several masks.
 
-    probability  probability of the word; for several masks the product, because each mask is predicted independently
-    text         text with the masks replaced; a subword such as "##s" is joined to the word before it
+    token        predicted word; for several masks, one word per mask, separated by spaces
+    probability  probability of the word; for several masks, the product of the words' probabilities, because each mask
+                 is predicted independently
+    text         text in which the masks are replaced. A subword such as "##s" is joined to the word before it
     """
 
     token: str
@@ -68,7 +70,7 @@ class MaskedLanguageModel(TextPredictor[Bert]):
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
         super().__init__(loaded, compute)
         self.special = Special.of(self.tokenizer)
-        # Every tokenizer has a mask token at this point, because `Special.of` raises an error without one.
+        # `Special.of` has raised an error if the tokenizer has no mask token.
         self.mask = mask_token(self.tokenizer) or ""
 
     @overload
@@ -124,7 +126,7 @@ class MaskedLanguageModel(TextPredictor[Bert]):
         """Return the logit lens: the words that each layer would predict at each position, masked or not.
 
         top       number of words for each layer and position, likeliest first, at most 1000
-        truncate  true: cut a text that is longer than the model's limit; false: raise UserError for such a text
+        truncate  if True, cut a text that is longer than the model's limit. If False, such a text raises UserError
 
             >>> lens = bert.lens("the [MASK] sat", top=1)
             >>> len(lens.words) == len(lens.layers)
@@ -170,9 +172,9 @@ class MaskedLanguageModel(TextPredictor[Bert]):
         return ids_with_special
 
     def _tokenized(self, text: str, pair: str | None, truncate: bool) -> TokenizedText:
-        """Tokenize a text.
+        """Tokenize a text or a pair. The characters of the mask token, such as "[MASK]", become a mask token.
 
-        A mask in the text becomes a mask token, even if the tokenizer would read it as plain text.
+        The tokenizer by itself may encode these characters as ordinary text.
         """
         if pair is not None or self.mask not in text:
             return super()._tokenized(text, pair, truncate)
@@ -248,9 +250,11 @@ class MaskedLanguageModel(TextPredictor[Bert]):
 
 
 def _group_texts(masks: Sequence[int], max_masks: int) -> list[range]:
-    """Return groups of texts, as ranges of text indices. The masks of one group are filled in one batch.
+    """Divide texts into groups whose masks are filled in one batch, and return ranges of text indices.
 
-    A group has at most MAX_TEXTS texts with `max_masks` masks in all, or a single text with more masks.
+    A group has at most `MAX_TEXTS` texts and at most `max_masks` masks. A text with more masks forms its own group.
+
+    masks  number of masks in each text
     """
     starts, masks_in_group = [0], 0
     for index, count in enumerate(masks):
@@ -267,7 +271,7 @@ def _best_combinations(scores: list[list[float]], words: list[list[int]], count:
     scores  log-probabilities of the likeliest words of each mask, best first, (M, count)
     words   ids of these words, (M, count)
     """
-    # entry of this list for each mask: index of the previous combination of words, and the word chosen for this mask
+    # for each mask, the best combinations: (index of the combination for the earlier masks, word for this mask)
     totals, choices = [0.0], list[list[tuple[int, int]]]()
     for p, w in zip(scores, words, strict=True):
         best: list[tuple[float, int, int]] = []

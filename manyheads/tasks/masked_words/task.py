@@ -1,4 +1,4 @@
-"""Task of pretraining a BERT: the documents, the vocabulary and the model."""
+"""Pretraining of a BERT: its documents, its vocabulary and the model."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def wordpiece(texts: Iterable[str], vocabulary: int, *, lowercase: bool) -> Toke
 def _flops(objective: MaskedLMObjective) -> float:
     """Return the number of training FLOPs per masked token.
 
-    It is the cost of predicting one word, plus the encoder's cost for all tokens divided by the number of masked
+    These are the FLOPs of predicting one word, plus the encoder's FLOPs for all tokens divided by the number of masked
     tokens.
     """
     examples = objective.train.epoch(0)

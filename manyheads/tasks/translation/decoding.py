@@ -22,8 +22,8 @@ S = TypeVar("S")
 # maximum number of tokens by which a translation may be longer than its source (Vaswani 2017, section 6.1)
 MAX_EXTRA_TOKENS = 50
 DECODING_TOKENS = 4096  # maximum number of source tokens in a batch times beam width
-# Minimum number of rows, sentences times beam width, of a worker that decodes a part of a batch. Each worker reads all
-# weights, which takes most of the time of fewer rows.
+# Minimum number of rows (sentences times beam width) for each worker that decodes a part of a batch. Each worker reads
+# all weights; with fewer rows, reading takes most of the time.
 WORKER_ROWS = 16
 # maximum number of target tokens in a batch: target length x beam width x number of texts. The KV cache then takes
 # about 3 GB for the base model of Vaswani 2017.
@@ -60,12 +60,13 @@ def decode(
 
     Returns the `nbest` hypotheses (candidate translations) of each source, best first.
 
-    model           the compiled model in eval mode (`Predictor.compiled`)
-    sources         token ids of each source, in any order of length; an empty source has no hypothesis
-    beam, alpha     beam width and length penalty, as in `beam_search`; a beam width of 1 is greedy decoding
-    constraints     tokens that must or must not occur in the outputs
-    sampling, seed  settings for drawing `nbest` outputs at random, instead of a search. The random numbers of a source
-                    depend on the seed and on its index only
+    model        compiled model in eval mode (`Predictor.compiled`)
+    sources      token ids of each source, in any order of length. An empty source has no hypothesis
+    beam         beam width; 1 means greedy decoding
+    alpha        exponent of the length penalty, as in `beam_search`
+    constraints  tokens that must or must not occur in the outputs
+    sampling     settings for drawing `nbest` outputs at random. By default, the best outputs are searched
+    seed         seed of the sampling. The random numbers of a source depend only on the seed and on its index
 
     This is a collective operation: the ranks of a distributed job divide the batches, and every rank gets all
     hypotheses.
@@ -87,7 +88,7 @@ def decode(
             return decode_batch(model, source, lengths, beam=beam, alpha=alpha, nbest=nbest, constraints=constraints)
 
     if constraints is not None and constraints.forced:
-        batches = [[row] for row, ids in enumerate(sources) if ids]  # the search handles one sentence at a time
+        batches = [[row] for row, ids in enumerate(sources) if ids]  # `forced_search` handles one sentence at a time.
     else:
         batches = [*source_batches(model, sources, beam if sampling is None else nbest)]
     min_rows = -(-WORKER_ROWS // (beam if sampling is None else nbest))
@@ -121,7 +122,7 @@ def decode_batch(
 
 
 def _options(model: DecodingModel, lengths: Tensor, alpha: float, extra_tokens: int = MAX_EXTRA_TOKENS) -> JsonObject:
-    """Return the arguments that all searches have in common, for sources with lengths (B,)."""
+    """Return the keyword arguments that all search functions have in common, for sources with lengths (B,)."""
     c = model.config
     return {
         "start": c.start, "end": c.end, "limits": (lengths + extra_tokens).clamp(max=c.max_positions - 1),
@@ -139,7 +140,10 @@ def _sampled(
     constraints: Constraints | None,
     alpha: float,
 ) -> list[list[Hypothesis]]:
-    """Return random outputs for each of B sources, likeliest first. Each output has a seed."""
+    """Return random outputs for each of B sources, likeliest first.
+
+    seeds  seed of each output, in the order of the sources
+    """
     count = len(seeds) // len(source)
     rows = torch.arange(len(source), device=source.device).repeat_interleave(count)
     options = _options(model, lengths[rows], alpha) | {"constraints": constraints}
@@ -176,10 +180,10 @@ def never_written(model: DecodingModel | TranslationModel) -> list[int]:
 def source_batches(
     model: DecodingModel | TranslationModel, sources: Sequence[Sequence[int]], beam: int, tokens: int = DECODING_TOKENS
 ) -> Iterator[list[int]]:
-    """Yield the indices of the sources in each batch: sources of similar length, without empty sources.
+    """Divide sources into batches of similar length, and yield the indices of the sources in each batch.
 
-    A batch has at most `tokens` source tokens times beam width, and at most `MAX_POSITIONS` target tokens times beam
-    width.
+    Empty sources are left out. A batch has at most `tokens` source tokens times beam width, and at most `MAX_POSITIONS`
+    target tokens times beam width.
     """
     rows = sorted((i for i, ids in enumerate(sources) if ids), key=lambda i: len(sources[i]))
     batch: list[int] = []

@@ -34,9 +34,9 @@ class EnsembleCache:
 
 
 class Ensemble:
-    """Models whose mean log-probability of each token, after renormalization, is the log-probability of the ensemble.
+    """Ensemble of translation models. Its log-probability of a token is the renormalized mean over the models.
 
-    models  models prepared for inference. The first one's configuration counts
+    models  models prepared for inference. The ensemble has the configuration of the first model
     """
 
     def __init__(self, models: Sequence[CompiledModel[TranslationModel]]) -> None:
@@ -56,7 +56,10 @@ class Ensemble:
         return EnsembleCache(parts)
 
     def step(self, tokens: Tensor, cache: EnsembleCache) -> Tensor:
-        """Return the mean log-probabilities (B, T, V). Tokens that are never written are excluded in each model."""
+        """Return the mean log-probabilities (B, T, V) over the models.
+
+        In each model, tokens that a translation never contains have the probability zero (`never_written`).
+        """
         scores = []
         for model, part in zip(self._models, cache.parts, strict=True):
             with model.compute.autocast():

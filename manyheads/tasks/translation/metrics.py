@@ -19,11 +19,13 @@ TRANSLATION_METRICS = ("bleu_13a", "chrf")  # metrics of texts that a validation
 
 
 def translation_metrics(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Metrics:
-    """Return the metrics of translations: those of `corpus_metrics`, and two more.
+    """Return the metrics of translations: BLEU and chrF (`corpus_metrics`), and two more.
 
-    exact_match  fraction of translations that equal their reference, 0 to 1
+    exact_match    fraction of translations that equal their reference, 0 to 1
     bleu_moses_lc  BLEU on lowercased text after Moses punctuation normalization and tokenization, as in the papers on
-                   multimodal translation; only if sacremoses is installed
+                   multimodal translation. It is measured only if sacremoses is installed
+
+    language  target language
     """
     from sacrebleu.metrics import BLEU
 
@@ -44,7 +46,7 @@ def translation_metrics(hypotheses: Sequence[str], references: Sequence[str], la
         prepared = [prepared_texts(texts, language) for texts in (hypotheses, references)]
     except ImportError:
         return scores
-    # The texts are tokenized on purpose, so force=True suppresses sacreBLEU's warning about tokenized text.
+    # force=True suppresses sacreBLEU's warning that the texts are already tokenized.
     moses = _score(BLEU(tokenize="none", force=True), *prepared)
     moses["signature"] += f"|prepared:lowercase, sacremoses {version('sacremoses')} normalize and tokenize ({language})"
     return {**scores, "bleu_moses_lc": moses}
@@ -89,8 +91,8 @@ def paired_bootstrap(first: Sequence[str], second: Sequence[str], references: Se
         one, two = scores[name]
         assert isinstance(one, Result)
         assert isinstance(two, Result)
-        # For two equal models, no resample has a difference above the observed difference of zero, so sacreBLEU would
-        # report p = 0.001.
+        # For equal outputs, p is 1. sacreBLEU would report p = 0.001, because no resample has a larger difference than
+        # the observed difference of zero.
         p_value = 1.0 if list(first) == list(second) else float(two.p_value or 0.0)
         comparison[name] = {
             "first": float(one.score), "second": float(two.score), "difference": float(two.score - one.score),
@@ -111,7 +113,7 @@ def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[
 class TranslationEvaluation(EvaluationResult):
     """Result of a translation model on test data.
 
-    Two results are compared by metrics of the whole corpus such as BLEU, not by the mean over sentences.
+    Two results are compared by metrics of the whole corpus, such as BLEU, not by the mean quality of the sentences.
     """
 
     def bootstrap(self, other: EvaluationResult) -> JsonObject:

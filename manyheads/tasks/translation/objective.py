@@ -44,8 +44,10 @@ logger = logging.getLogger(__name__)
 class Batch:
     """Batch of padded sentence pairs.
 
-    The batch holds the source tokens (B, Ts) with lengths (B,), and for the decoder the input tokens `read` and the
-    target tokens `write`, both (B, Tt).
+    source          (B, Ts) source tokens
+    source_lengths  (B,) number of source tokens of each pair
+    read            (B, Tt) input tokens of the decoder
+    write           (B, Tt) target tokens of the decoder
     """
 
     source: Tensor
@@ -53,7 +55,7 @@ class Batch:
     read: Tensor
     write: Tensor
     items: int  # number of target tokens in the batch, with end tokens but without padding
-    # position index of the first token in each row of the batch, (B,); None: all rows start at position 0
+    # (B,) position of the first target token in each row of the batch. If None, all rows start at position 0.
     offset: Tensor | None = None
 
     @property
@@ -67,9 +69,11 @@ class Batch:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Tokenized sentence pairs. Each sentence is cut to `limit` tokens, with its end token, when a batch is built.
+    """Tokenized sentence pairs.
 
-    dropout  functions that divide the sources and the targets of an epoch into other tokens
+    limit    maximum number of tokens of a sentence, including its end token. Longer sentences are cut when a batch is
+             created
+    dropout  functions that divide the words of sources and of targets into other tokens in each epoch (BPE dropout)
     """
 
     sources: TokenStore
@@ -140,7 +144,7 @@ class TranslationObjective:
                   the tokenizers
     references    target texts of the validation pairs, if each validation also translates some of them greedily to
                   measure BLEU and chrF; otherwise None
-    decoding      beam width `beam` and length penalty `alpha` for generation_config.json; None: greedy decoding
+    decoding      beam width `beam` and length penalty `alpha` for generation_config.json. By default, greedy decoding
     """
 
     unit: ClassVar = "tokens"
@@ -192,7 +196,7 @@ class TranslationObjective:
     def validate(self) -> dict[str, float]:
         """Return the validation loss per target token without label smoothing, and the perplexity.
 
-        For a model with adaptive halting, the mean number of steps of each stack is added.
+        For a model with adaptive halting, the mean number of steps of each stack is also returned.
         """
         corpus = self.validation
         rows = token_batches(*corpus.lengths(), self.batch_tokens, seed=0, epoch=0)

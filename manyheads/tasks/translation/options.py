@@ -1,4 +1,4 @@
-"""Options of decoding that users give, and the settings that follow from them."""
+"""Options of `translate` and other decoding methods of a translator, and the settings of a search that follow."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ MAX_ALPHA, MAX_SEED = 10, 2**63 - 1
 class Options(TypedDict, total=False):
     """Options of decoding.
 
-    beam         beam width, at most 1024; 1 is greedy decoding. Default: as in the scores of the training run, or 4; at
-                 least the number of requested translations, and at least 5 with `force`
-    alpha        exponent of the length penalty ((5 + length) / 6)^alpha (Wu et al. 2016), from 0 to 10. Default: as
-                 in the scores of the training run, or 0.6
-    truncate     true: cut texts that are longer than the model's limit; false: raise UserError for such texts
-    prefix       text that begins every translation
-    force        word or phrase that occurs in every translation, or several, in any order
-    ban          word or phrase that never occurs, or several, in the tokenizer's own division into tokens
-    no_repeat    no sequence of this number of tokens occurs twice; 0: no constraint
-    min_length   minimum number of tokens
-    temperature  draw translations at random, with this temperature; None: search for the best ones
-    top_k        draw from the k most probable tokens
-    top_p        draw from the most probable tokens with this total probability
-    seed         seed of random translations; the result for a text depends on the seed and its index
+    beam         beam width, at most 1024; 1 means greedy decoding. By default, it is the beam width with which the
+                 training run was scored, or 4. The default is at least the number of requested translations, and at
+                 least 5 with `force`
+    alpha        exponent of the length penalty ((5 + length) / 6)^alpha (Wu et al. 2016), from 0 to 10. By default, it
+                 is the exponent with which the training run was scored, or 0.6
+    truncate     if True, cut texts that are longer than the model's limit. If False, such texts raise UserError
+    prefix       text with which every translation begins
+    force        one or several words or phrases that occur in every translation, in any order
+    ban          one or several words or phrases that never occur in a translation. Only the division into tokens that
+                 the tokenizer gives is banned
+    no_repeat    length of token sequences that may occur only once in a translation. With 0, sequences may repeat
+    min_length   minimum number of tokens of a translation
+    temperature  temperature with which translations are drawn at random. By default, the best translations are searched
+    top_k        number of most probable tokens from which a token is drawn
+    top_p        total probability of the most probable tokens from which a token is drawn
+    seed         seed of random translations. The translation of a text depends on the seed and on the text's index
     """
 
     beam: int | None

@@ -55,8 +55,9 @@ CUT = ", or cut it with truncate (--truncate)"
 class Translation:
     """Translation of one line of text.
 
-    score            log-probability divided by the length penalty; several translations of a line are sorted by it
-    log_probability  natural logarithm of the probability
+    text             translated text
+    score            log-probability divided by the length penalty. Several translations of a line are sorted by score
+    log_probability  natural logarithm of the probability of the translation
     """
 
     text: str
@@ -84,7 +85,7 @@ class Translator(ModelWithTokenizer[TranslationModel]):
     def with_ensemble(self, others: Sequence[Translator]) -> Translator:
         """Return a translator that averages the log-probabilities of this model and others with the same vocabulary.
 
-        Attention and logit lens are those of this model.
+        Attention maps and the logit lens are those of this model alone.
 
             >>> pair = translator.with_ensemble([translator])
             >>> pair.translate("the cat") == translator.translate("the cat")
@@ -126,9 +127,9 @@ class Translator(ModelWithTokenizer[TranslationModel]):
     @overload
     def translate(self, texts: Texts, **options: Unpack[Options]) -> list[str]: ...
     def translate(self, texts: str | Texts, **options: Unpack[Options]) -> str | list[str]:
-        """Return the best translation of every text, in input order. A blank text gives a blank translation.
+        """Return the best translation of every text, in input order. The translation of a blank text is blank.
 
-        `Options` lists the options.
+        options  options of decoding (see `Options`)
 
             >>> type(translator.translate("the cat"))
             <class 'str'>
@@ -144,8 +145,7 @@ class Translator(ModelWithTokenizer[TranslationModel]):
     def nbest(self, texts: str | Texts, count: int, **options: Unpack[Options]) -> Any:
         """Return the `count` best translations of every text with their scores, best first.
 
-        A text has a list of `Translation`. `Options` lists the options. With `temperature`, the translations are drawn
-        at random.
+        The result for a text is a list of `Translation`. See `Options` for the options of decoding.
 
         >>> ranked = translator.nbest("the cat", count=2, beam=2)
         >>> ranked[0].score >= ranked[1].score
@@ -220,11 +220,11 @@ class Translator(ModelWithTokenizer[TranslationModel]):
 
         In the decoder, a query is the token that is being generated, and the keys are the tokens generated before it.
 
-        target         translation to use; None: the model's best translation with a beam width of 4
-        layers, heads  indices of the layers and heads to return, None for all
-        axis           kind of attention to return: "encoder", "decoder" or "cross"; None for all three
-        calculation    true: also return the queries, keys and values from which the weights are computed
-        truncate       true: cut texts that are longer than the model's limit; false: raise UserError for such texts
+        target         translation to use. By default, the model's best translation with a beam width of 4
+        layers, heads  indices of the layers and heads to return. By default, all are returned
+        axis           kind of attention to return: "encoder", "decoder" or "cross". By default, all are returned
+        calculation    if True, also return the queries, keys and values from which the weights are computed
+        truncate       if True, cut texts that are longer than the model's limit. If False, such texts raise UserError
 
             >>> maps = translator.attend("the cat", "the dog")
             >>> list(maps)
@@ -246,13 +246,13 @@ class Translator(ModelWithTokenizer[TranslationModel]):
         return self._attention_maps(self._inputs(source, output), sides, title, options, stepwise=("decoder", "cross"))
 
     def alignments(self, texts: str | Texts, targets: str | Texts | None = None, *, layer: int | None = None) -> Any:
-        """Return for every word of each translation the source word that it attends to most: pairs (source, target).
+        """Return, for every word of each translation, the source word with the largest cross-attention weight.
 
-        Words are counted from 0 and separated by white space. Weights of cross-attention are averaged over the heads.
-        Each text has a list of pairs.
+        The result for a text is a list of pairs (index of the source word, index of the target word). Words are counted
+        from 0 and separated by white space. Cross-attention weights are averaged over the heads.
 
-        targets  translations; None: the model's own
-        layer    index of the layer; None: the last but one, which aligns best (Garg et al. 2019, section 4.1)
+        targets  translations of the texts. By default, the model translates the texts
+        layer    index of the decoder layer. By default, the last but one (Garg et al. 2019, section 4.1)
 
             >>> translator.alignments("the cat", "the dog")[1][1]  # the second pair is that of target word 1
             1
@@ -276,9 +276,9 @@ class Translator(ModelWithTokenizer[TranslationModel]):
     def lens(self, text: str, target: str | None = None, *, top: int = 5, truncate: bool = False) -> Lens:
         """Return the logit lens: the tokens that each decoder layer would predict at each position of the target.
 
-        target    translation to use; None: the model's best translation with a beam width of 4
+        target    translation to use. By default, the model's best translation with a beam width of 4
         top       number of tokens for each layer and position, likeliest first, at most 1000
-        truncate  true: cut texts that are longer than the model's limit; false: raise UserError for such texts
+        truncate  if True, cut texts that are longer than the model's limit. If False, such texts raise UserError
 
             >>> lens = translator.lens("the cat", "the dog", top=2)
             >>> len(lens.words) == len(lens.layers)
@@ -297,7 +297,7 @@ class Translator(ModelWithTokenizer[TranslationModel]):
         """
         limit = self.model.config.max_positions
         source = tokenized(self.tokenizer, text, max_tokens=limit, truncate=truncate)
-        # The model's own translation may exceed the model's length limit. Cutting it prevents an error.
+        # A translation by the model may be longer than the model can read, so cut it instead of raising an error.
         cuts = truncate or target is None
         target = self.translate(text, truncate=truncate) if target is None else target
         check_text(target, "the target", None if cuts else limit, SHORTEN)
@@ -322,10 +322,11 @@ class Translator(ModelWithTokenizer[TranslationModel]):
     def evaluate(
         self, pairs: object = None, language: str | None = None, **options: Unpack[Options]
     ) -> EvaluationResult:
-        """Translate the source texts, and score the translations against the targets.
+        """Translate the source texts of sentence pairs, and compare the translations with the target texts.
 
-        `language` is the target language, and `Options` lists the options of decoding. Instead of `Pairs` with a
-        language, any data that the method `outcome` reads can be given.
+        pairs     `Pairs`, or data that the method `outcome` accepts
+        language  target language, required for `Pairs`
+        options   options of decoding (see `Options`), for `Pairs` only
 
             >>> from manyheads.data.readers.parallel import Pairs
             >>> result = translator.evaluate(Pairs(["the cat"], ["the dog"]), "de")
@@ -365,7 +366,7 @@ class Translator(ModelWithTokenizer[TranslationModel]):
     def decoding(self) -> JsonObject:
         """Beam width and length penalty with which the training run was scored; 4 and 0.6 for other models."""
         saved = self._saved_decoding
-        # Without `alpha`, the number of beams is not from our scores, and its default is 1.
+        # Without the key `alpha`, which only Manyheads writes, `num_beams` is not the beam width of a training run.
         found = {"beam": 4, "alpha": 0.6} | (
             {"beam": saved["num_beams"], "alpha": saved["alpha"]} if "alpha" in saved else {}
         )

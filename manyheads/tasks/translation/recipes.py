@@ -1,4 +1,4 @@
-"""Recipes for training translators (Vaswani 2017), on the user's parallel corpus or on the embedded corpus."""
+"""Recipes for training translators (Vaswani 2017), on the user's parallel corpus or on the built-in corpus."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ Ids = Annotated[int, Range(4, 10**7)]
 class TranslationConfig(DataConfig):
     """Settings of a training run for translation.
 
-    data          directory with train, val and test files, or one corpus; None: the
-                  embedded corpus with `size` training pairs
+    data          path of a directory with train, val and test files, or of one corpus. With none, the built-in corpus
+                  with `size` training pairs is used
     source        source language, which is also the suffix of its files
     target        target language, which is also the suffix of its files
-    size          number of training pairs of the embedded corpus
+    size          number of training pairs of the built-in corpus
     preset        name of the encoder-decoder preset, such as small or universal/tiny; `model` overrides its fields
     model         overrides fields of the preset, such as model.dropout=0.1
-    tokenizer     bpe, unigram or words. "bpe" (Sennrich 2016), "unigram" (Kudo 2018), or "words" with joint=false,
-                  which splits at whitespace and punctuation
-    vocabulary    number of ids in the joint vocabulary of both languages. With joint=false, number of ids in each
-                  language's vocabulary, or a pair (source, target)
-    joint         true: one vocabulary for both languages; false: one for each language
+    tokenizer     kind of tokenizer: "bpe" (Sennrich 2016), "unigram" (Kudo 2018), or "words" with joint=false, which
+                  splits at white space and punctuation
+    vocabulary    number of ids in the joint vocabulary of both languages. With joint=false, it is the number of ids in
+                  each language's vocabulary, or a pair (source, target)
+    joint         if true, both languages have one vocabulary. If false, each language has a vocabulary
     bpe_dropout   probability of skipping a merge of byte-pair encoding, so that each epoch divides training sentences
-                  into other tokens; for tokenizer=bpe. Batches may then exceed batch_tokens
-    batch_tokens  maximum number of tokens in a micro-batch. Padding is included. Source and target texts are counted
+                  into other tokens. It requires tokenizer=bpe. Batches may then exceed batch_tokens
+    batch_tokens  maximum number of tokens in a micro-batch, including padding. Source and target texts are counted
                   separately
-    max_length    maximum number of tokens in a training sentence; longer sentences are an error, or are cut with
+    max_length    maximum number of tokens in a training sentence. Longer sentences are an error, or are cut with
                   truncate=true
-    truncate      true: cut sentences that are longer than max_length
+    truncate      if true, sentences that are longer than max_length are cut
     smoothing     label smoothing: fraction of the probability that is spread evenly over all words
-    beam          beam width of the final translation; 1: greedy
-    alpha         length penalty of the beam search; larger values prefer longer translations
+    beam          beam width of the final translation; 1 means greedy decoding
+    alpha         exponent of the length penalty in the beam search; larger values prefer longer translations
     scored        name of the split ("test", for example) that is translated and scored at the end, with beam width
                   `beam` and length penalty `alpha`
     """
@@ -81,7 +81,7 @@ class TranslationConfig(DataConfig):
 
 
 EMBEDDED = TranslationConfig(
-    # The embedded data have no noise and are not repeated, so no dropout is needed. Pre-norm gives the lowest loss
+    # The built-in data have no noise and are not repeated, so no dropout is needed. Pre-norm gives the lowest loss
     # within three minutes of training.
     model={"norm": "pre", "final_norm": True, "dropout": 0.0, "encoder_layers": 3, "decoder_layers": 3},
     batch_tokens=1024,

@@ -1,4 +1,4 @@
-"""Task of the translators: the corpus, the vocabulary, the model and its scores."""
+"""Training of a translator: its corpus, its vocabulary, the model and its scores."""
 
 from __future__ import annotations
 

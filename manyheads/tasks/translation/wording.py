@@ -17,7 +17,7 @@ MAX_LENGTH = 100_000
 
 @dataclass(frozen=True)
 class Wording:
-    """Constraints on the text of translations. `Options` describes the fields."""
+    """Constraints on the text of translations. The fields are the options of the same names in `Options`."""
 
     prefix: str = ""
     force: str | Sequence[str] = ()

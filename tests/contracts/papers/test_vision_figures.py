@@ -168,7 +168,7 @@ def test_wrong_models_and_inputs_are_one_line(models: Path, tmp_path: Path, caps
         (("nonlocal_net", models / "nonlocal", image, "--at", "8,1"), "(8, 1) is outside"),
         (("nonlocal_net", tmp_path / "gpt", image), "expected a model of images, found LanguageModel"),
         ((*maps, models / "content", image, "--at", "1,2,3"), "expected --at Y,X, a pixel of an image"),
-        (("attend", models / "se", models / "frames"), "frames: found no class folders"),
+        (("attend", models / "se", models / "frames"), "frames: found no test data like "),
         (("attend", models / "se", image, "--heads", 0), "--heads applies to attention maps"),
         (("attend", models / "se", image, "--words"), "--words applies to attention maps"),
         (("attend", models / "se", image, "--out", tmp_path / "a.html"), "because channel weights have no page"),

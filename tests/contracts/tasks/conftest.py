@@ -1,4 +1,4 @@
-"""Embedded corpora shared by several runs."""
+"""Built-in corpora shared by several runs."""
 
 from collections.abc import Iterator
 from functools import cache

@@ -29,7 +29,7 @@ def test_embedded_data_are_reproducible(source: Source[Any]) -> None:
     assert [*source.content(again.read(), "test")] == [*source.content(splits.test, "test")]
     other = recorded_data({"data": {**source.describe(splits), "seed": 5, "share": 0.3}}, DigitSource)
     assert other is not None
-    with pytest.raises(ValueError, match="the embedded corpus: the test data changed since the run"):
+    with pytest.raises(ValueError, match="the built-in corpus: the test data changed since the run"):
         other.read()
 
 

@@ -206,3 +206,13 @@ def test_products_are_measured_in_the_precision_of_the_route(monkeypatch: pytest
         with Watch():
             assert compute.products_per_second() > 0
         assert seen == {dtype}
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "tpu", "cpu:0"])
+def test_a_device_that_is_not_there_is_refused(device: str) -> None:
+    with pytest.raises(ValueError, match=f"device is '{device}': expected cpu"):
+        runtime.check_device(device)
+
+
+def test_the_type_of_a_device_has_no_number() -> None:
+    assert runtime.ComputeConfig("cuda:1", "float32", 1, "highest", False).device_type == "cuda"

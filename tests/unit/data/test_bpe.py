@@ -65,7 +65,7 @@ def test_round_trip() -> None:
 
 
 def test_impossible_sizes_are_reported() -> None:
-    with pytest.warns(UserWarning, match=r"vocabulary=5000: the texts yield only \d+ ids"):
+    with pytest.warns(UserWarning, match=r"vocabulary=5000: the texts yield a vocabulary of only \d+ ids"):
         tokenizer = train_bpe(TEXTS, 5000)
     assert tokenizer.token_to_id("<pad>") == tokenizer.get_vocab_size() - 1
     with pytest.raises(

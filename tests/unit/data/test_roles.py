@@ -261,7 +261,7 @@ def test_unlabeled_data_are_not_used(tmp_path: Path) -> None:
 def test_test_data_are_never_training_data(tmp_path: Path) -> None:
     for name in ("Train", "Val"):
         as_text(tmp_path, name, name, 0)
-    with pytest.raises(ValueError, match="found no test data; give the test file itself"):
+    with pytest.raises(ValueError, match="found no test data; give the test file or folder itself"):
         TextSource().read_other(str(tmp_path))
     assert DocumentSource().read_other(str(tmp_path)).texts == ["Val data"]
     as_text(tmp_path, "Test", "Test", 0)

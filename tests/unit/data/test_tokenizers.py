@@ -210,7 +210,7 @@ def test_a_too_small_vocabulary_is_reported_in_one_line(kind: str, missing: int)
         train(TEXTS, size - missing)
     assert "\n" not in str(caught.value)
     assert train(TEXTS, size).get_vocab_size() == size
-    with pytest.warns(UserWarning, match=r"vocabulary=9000: the texts yield only \d+ ids"):
+    with pytest.warns(UserWarning, match=r"vocabulary=9000: the texts yield a vocabulary of only \d+ ids"):
         train(TEXTS, 9000)
     with pytest.raises(ValueError, match="found 2 texts that are all empty"):
         train(["", " "], 300)

@@ -154,7 +154,7 @@ def test_reports_of_labels_name_errors_confident_ones_first(tmp_path: Path) -> N
     assert counts.tolist() == sklearn.confusion_matrix(result.references, result.outputs).tolist()
     result.save_errors(tmp_path / "errors.CSV")
     rows = list(csv.reader((tmp_path / "errors.CSV").open()))
-    assert rows[0] == ["input", "truth", "prediction", "probability"]
+    assert rows[0] == ["input", "truth", "prediction", "probability", "truth_probability"]
     assert [row[:3] for row in rows[1:]] == [["three", "b", "c"], ["two", "a", "b"]]
 
 

@@ -1,4 +1,4 @@
-"""Embedded corpus of 60 languages: balanced, unambiguous, with held-out combinations."""
+"""Built-in corpus of 60 languages: balanced, unambiguous, with held-out combinations."""
 
 import re
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Embedded corpus for tagging: correct tags, held-out combinations, deterministic phrases."""
+"""Built-in corpus for tagging: correct tags, held-out combinations, deterministic phrases."""
 
 from datetime import date
 

@@ -207,7 +207,7 @@ def test_other_test_data_may_have_other_columns(bert: Path, tmp_path: Path, caps
     assert cli.main([*command[:2], "--data", str(tmp_path / "numbers.csv")]) == 0
     assert "using numeric labels as indices of label names: 0 for a" in capsys.readouterr().err
     assert cli.main([*command, "--columns", "words=review"]) == 2
-    assert "expected text=NAME,label=NAME" in capsys.readouterr().err
+    assert "unknown column 'words': valid are text, label, pair" in capsys.readouterr().err
     with pytest.raises(ValueError, match="text 1 is a tuple: expected a string"):
         manyheads.load(tmp_path / "foreign").classify([(GOOD, BAD)])
 
@@ -334,7 +334,7 @@ def test_final_weights_can_be_selected_by_accuracy(data: Path, tmp_path: Path) -
         ({"tuned": "last"}, {}, "tuned: no effect without a model to start from"),
         ({"scratch": True}, {}, "scratch: no effect without a model to start from"),
         ({"tokens": "words"}, {"init": "bert"}, "tokens: determined by the initial model"),
-        ({"size": 5}, {}, "size: no effect with data, only with the embedded corpus"),
+        ({"size": 5}, {}, "size: no effect with data, only with the built-in corpus"),
         ({"batch_tokens": -5}, {"dry_run": True}, "batch_tokens is -5: expected an integer from 1"),
         ({"threads": 0}, {"dry_run": True}, "threads is 0: expected an integer from 1"),
         ({}, {"out": ""}, "out is empty"),

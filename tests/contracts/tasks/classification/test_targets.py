@@ -86,7 +86,8 @@ def test_a_number_is_predicted(numbers: Path, capsys: pytest.CaptureFixture[str]
     assert "top applies to labels, but this model predicts a number" in capsys.readouterr().err
     assert cli.main(["evaluate", str(numbers), "--errors", str(tmp_path / "errors.csv")]) == 0
     rows = (tmp_path / "errors.csv").read_text().splitlines()
-    assert rows[0] == "input,truth,prediction,error"
+    assert rows[0] == "row,text,label,truth,prediction,error"
+    assert rows[1].split(",")[0].isdigit()
     errors = [float(row.rsplit(",", 1)[1]) for row in rows[1:]]
     assert errors == sorted(errors, reverse=True)
     assert cli.main(["evaluate", str(numbers), "--by-label"]) == 2

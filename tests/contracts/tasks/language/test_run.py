@@ -167,7 +167,7 @@ def test_training_continues_from_another_model(run: Path, corpus: Path, tmp_path
 
 
 def test_python_source_needs_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part of the embedded corpus, one step: byte-level BPE, scored on modules that were held out."""
+    """A part of the built-in corpus, one step: byte-level BPE, scored on modules that were held out."""
     part = source_files()[0:150:10]
     monkeypatch.setattr("manyheads.data.embedded.standard_library.source_files", lambda: part)
     tiny = {**SMALL, "model.layers": 1, "vocabulary": 260, "share": 0.01, "block": 256, "training.steps": 1}

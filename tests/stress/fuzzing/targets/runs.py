@@ -103,7 +103,7 @@ def _record(folder: Path) -> None:
     os.chdir(folder)
     recorded = recorded_data(record_of(folder))
     if recorded is None or max(getattr(recorded.source, name, 0) for name in ("size", "tested")) > 10_000:
-        return  # an embedded corpus with millions of items takes too long
+        return  # a built-in corpus with millions of items takes too long
     for split in ("test", "validation"):
         try:
             recorded.read(split)

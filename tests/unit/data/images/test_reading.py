@@ -259,9 +259,9 @@ def test_links_are_followed_and_broken_ones_reported(tmp_path: Path) -> None:
     faults = [
         (folder / "cat" / "gone.png", tmp_path / "gone", "a broken link"),
         (folder / "mouse", tmp_path / "gone", "a broken link"),
-        (folder / "cat" / "round", folder, "the link leads to a parent folder, "),
-        (folder / "all", Path("/"), "the link leads to a parent folder, /"),
-        (elsewhere / "round", elsewhere.parent, "the link leads to a parent folder, "),
+        (folder / "cat" / "round", folder, "the link points to a parent folder, "),
+        (folder / "all", Path("/"), "the link points to a parent folder, /"),
+        (elsewhere / "round", elsewhere.parent, "the link points to a parent folder, "),
     ]
     for link, target, fault in faults:
         link.symlink_to(target)

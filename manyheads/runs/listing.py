@@ -1,0 +1,154 @@
+"""Several runs at a glance: a table of the runs in a folder, and one picture of their learning curves."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from manyheads.displays import Table
+from manyheads.errors import UserError, extra
+from manyheads.files import JsonMapping, JsonObject, replacing
+from manyheads.training.run_directory import LOCK, run_record, run_status, saved_run
+from manyheads.training.run_log import read_metrics
+
+DEPTH = 4  # folders below the given one that are searched for runs
+MAX_CURVES = 12  # runs in a picture, so that a reader can tell the curves apart
+MAX_PLOTS = 3  # metrics in a picture
+HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """A run of a folder.
+
+    name        path below the folder
+    settings    settings that the user gave, by their full keys
+    validation  scores on the validation data: of the final weights, or of the last validation of an unfinished run
+    test        scores of the final weights on the test data
+    seconds     training time; None for a run that is unfinished
+    state       "finished", "running" (a process trains there) or "unfinished"
+    entries     entries of metrics.jsonl
+    """
+
+    name: str
+    path: Path
+    recipe: str
+    settings: JsonMapping
+    validation: dict[str, float]
+    test: dict[str, float]
+    seconds: float | None
+    state: str
+    step: int
+    entries: list[JsonObject] = field(repr=False)
+
+
+def list_runs(folder: str | Path = "runs") -> Table:
+    """Return the runs in a folder and below it as a table, one dictionary for each run; notebooks display it.
+
+    The keys are `run`, `recipe`, the settings that differ between the runs, the scores as `validation_NAME` and
+    `test_NAME`, `seconds`, `step` and `state`. A score or setting that a run lacks is missing in its dictionary.
+
+    Raises UserError if the folder does not exist or contains no run.
+
+        >>> runs = manyheads.list_runs("runs")
+        >>> sorted(runs[0])[:2]
+        ['recipe', 'run']
+    """
+    runs = find_runs(Path(folder))
+    differing = differing_settings(runs)
+    rows = Table()
+    for run in runs:
+        scores = {f"validation_{name}": value for name, value in run.validation.items()}
+        scores |= {f"test_{name}": value for name, value in run.test.items()}
+        row = {"run": run.name, "recipe": run.recipe, **differing[run.name], **scores}
+        rows.append(row | {"seconds": run.seconds, "step": run.step, "state": run.state})
+    return rows
+
+
+def find_runs(folder: Path) -> list[ListedRun]:
+    """Return the runs in a folder and below it, by name. Raises UserError if there are none."""
+    if not folder.is_dir():
+        raise UserError(f"{folder}: found no such folder; expected a folder with runs")
+    patterns = ["/".join(["*"] * depth + ["state"]) for depth in range(DEPTH + 1)]
+    places = sorted({state.parent for pattern in patterns for state in folder.glob(pattern) if state.is_dir()})
+    runs = [_read(place, folder) for place in places if run_status(place) in ("finished", "unfinished")]
+    if not runs:
+        raise UserError(f"{folder}: found no runs; expected folders that `manyheads train` has written")
+    return runs
+
+
+def _read(path: Path, folder: Path) -> ListedRun:
+    record, entries = run_record(path), read_metrics(path / "metrics.jsonl")
+    name = path.relative_to(folder).as_posix()
+    metrics: dict[str, JsonObject] = record.get("metrics", {})
+    test = {metric: value["value"] for metric, value in metrics.items() if value.get("signature") != "validation"}
+    final = {metric: value["value"] for metric, value in (record.get("validation") or metrics).items()}
+    validated: dict[str, float] = next((e["validation"] for e in reversed(entries) if "validation" in e), {})
+    finished, saved = run_status(path) == "finished", saved_run(path)
+    return ListedRun(
+        path.name if name == "." else name, path, record.get("recipe") or saved.get("recipe", ""),
+        record.get("overrides") or saved.get("given", {}),
+        final if finished and (record.get("validation") or not test) else validated, test if finished else {},
+        record.get("wall_seconds"), "finished" if finished else "running" if _is_locked(path) else "unfinished",
+        record.get("steps") or (entries[-1]["step"] if entries else 0), entries,
+    )  # fmt: skip
+
+
+def _is_locked(path: Path) -> bool:
+    """Return True if a process trains in the run directory."""
+    try:
+        with (path / "state" / LOCK).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass  # The file does not exist, or cannot be read.
+    return False
+
+
+def differing_settings(runs: Sequence[ListedRun]) -> dict[str, JsonObject]:
+    """Return, by the name of a run, its settings that are not the same in all runs of its recipe, by the last part of
+    their keys.
+    """
+    found: dict[str, JsonObject] = {}
+    for run in runs:
+        alike = [other for other in runs if other.recipe == run.recipe]
+        found[run.name] = {
+            key.rpartition(".")[2]: value for key, value in run.settings.items()
+            if any(other.settings.get(key, ...) != value for other in alike)
+        }  # fmt: skip
+    return found
+
+
+def draw_curves(runs: Sequence[ListedRun], path: Path) -> None:
+    """Draw the learning curves of runs: one plot for each validation metric, with one line for each run.
+
+    Raises UserError for more than `MAX_CURVES` runs, or if no run was validated.
+    """
+    with extra("analysis", "a picture"):
+        from matplotlib.figure import Figure
+
+    if len(runs) > MAX_CURVES:
+        raise UserError(f"{len(runs)} runs are too many for a picture: expected at most {MAX_CURVES}; give a subfolder")
+    curves = {run.name: [(e["step"], e["validation"]) for e in run.entries if "validation" in e] for run in runs}
+    metrics = list(dict.fromkeys(name for points in curves.values() for _, scores in points for name in scores))
+    if not metrics:
+        raise UserError("found no validation scores in these runs: there are no learning curves to draw")
+    figure = Figure(figsize=(5.5 * min(len(metrics), MAX_PLOTS), 4.2), layout="constrained", facecolor="white")
+    panels = figure.subplots(1, min(len(metrics), MAX_PLOTS), squeeze=False)[0]
+    for panel, metric in zip(panels, metrics, strict=False):
+        for number, run in enumerate(runs):
+            points = [(step, scores[metric]) for step, scores in curves[run.name] if metric in scores]
+            if points:
+                style = "-" if number < len(HUES) else "--"
+                panel.plot(*zip(*points, strict=True), style, color=HUES[number % len(HUES)], label=run.name,
+                           marker="o", markersize=3)  # fmt: skip
+        panel.set(xlabel="step", ylabel=f"validation {metric}")
+        panel.xaxis.get_major_locator().set_params(integer=True)
+        panel.grid(alpha=0.3)
+    handles, names = panels[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=120)
