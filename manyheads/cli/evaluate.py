@@ -27,7 +27,7 @@ def add(verbs: Verbs) -> None:
         Option("--confusion", "FILE.png|-", "draw the confusion matrix; -: print it as a table"),
         Option("--errors", "FILE.csv|.png", "write the wrong predictions as a table, or the wrong images as a sheet",
                Path),
-        Flag("--truncate", "shorten texts that exceed the maximum length of a classifier or an encoder"),
+        Flag("--truncate", "shorten texts that exceed the model's maximum length"),
         columns_option("columns of --data", "text", "label", "pair", "negative", "score"),
         ensemble(), PRECISION, PROCESSES,
         example="manyheads evaluate runs/translation --data test.tsv",

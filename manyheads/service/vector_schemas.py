@@ -13,8 +13,10 @@ MAX_RANKED = 1000  # maximum number of documents in a request, as in Cohere's se
 MAX_EMBEDDED = 2048  # maximum number of texts in a request for embeddings, as in OpenAI's service
 
 
-def _refuse_token_ids(value: object) -> object:
-    """Raise UserError for token ids, which clients make with the vocabulary of another model."""
+def _refuse_numbers(value: object) -> object:
+    """Raise UserError for a number, and for token ids, which clients make with the vocabulary of another model."""
+    if isinstance(value, int | float):
+        raise UserError("found a number: expected a text, or a list of texts")
     first = value[0] if isinstance(value, list) and value else None
     if isinstance(first, int | list):
         raise UserError(
@@ -27,7 +29,7 @@ def _refuse_token_ids(value: object) -> object:
 class EmbeddingRequest(Body):
     model: str
     input: Annotated[
-        str | Annotated[list[str], Field(min_length=1, max_length=MAX_EMBEDDED)], BeforeValidator(_refuse_token_ids)
+        str | Annotated[list[str], Field(min_length=1, max_length=MAX_EMBEDDED)], BeforeValidator(_refuse_numbers)
     ]
     encoding_format: Literal["float", "base64"] | None = "float"
     dimensions: Annotated[int | None, Field(ge=1)] = None

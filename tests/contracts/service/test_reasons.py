@@ -21,7 +21,7 @@ ONE, COMPLETION, TRANSLATION = {"model": "m"}, {"model": "m", "prompt": "a"}, {"
         (vector_schemas.EmbeddingRequest, {**ONE, "input": [[5, 6]]}, "input", "check_embedding_ctx_length=False"),
         (vector_schemas.EmbeddingRequest, {**ONE, "input": [5, 6]}, "input", "^found token ids: expected texts"),
         (vector_schemas.EmbeddingRequest, {**ONE, "input": ["a", 5]}, "input.1", "valid string"),
-        (vector_schemas.EmbeddingRequest, {**ONE, "input": 5}, "input", "valid string"),
+        (vector_schemas.EmbeddingRequest, {**ONE, "input": 5}, "input", "^found a number: expected a text"),
         (schemas.CompletionRequest, {**ONE, "prompt": MANY}, "prompt", "at most 128 items"),
         (schemas.CompletionRequest, {**ONE, "prompt": []}, "prompt", "at least 1 item"),
         (schemas.CompletionRequest, {**ONE, "prompt": ["a", 5]}, "prompt.1", "valid string"),
