@@ -275,7 +275,7 @@ def test_a_bad_new_version_is_logged_and_the_old_one_stays(
     expected = (
         "no memory"
         if failing
-        else "expected classify embed texts, found fill embed: restart the service to use the new version"
+        else "expected classify embed rerank texts, found fill embed: restart the service to use the new version"
     )
     assert logged == [expected]
     assert isinstance(old.worker, Batcher)
