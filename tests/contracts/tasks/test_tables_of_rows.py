@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -312,50 +311,6 @@ def test_probabilities_and_vectors_as_arrays(runs: Path) -> None:
     answerer = manyheads.load(runs / "answerer")
     context = "the cat sat on the mat"
     assert answerer.answer(["the cat", "the mat"], context) == answerer.answer(["the cat", "the mat"], [context] * 2)
-
-
-def test_errors_of_an_evaluation_are_rows_of_the_table(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path, model = tmp_path / "t.csv", manyheads.load(runs / "classifier")
-    found = [labels[0].label for labels in model.classify(TEXTS)]
-    other = {"negative": "positive", "positive": "negative"}
-    labels = [found[0], other[found[1]], found[2], other[found[3]]]
-    pd.DataFrame({"id": [7, 3, 9, 5], "text": TEXTS, "label": labels, "note": NOTES}).to_csv(path, index=False)
-    command = ["evaluate", str(runs / "classifier"), "--data", str(path), "--errors"]
-    for suffix in ("csv", "jsonl", "parquet"):
-        assert cli.main([*command, str(tmp_path / f"e.{suffix}")]) == 0
-        errors = read(tmp_path / f"e.{suffix}")
-        columns = ["row", "id", "text", "label", "note", "truth", "prediction", "probability", "truth_probability"]
-        assert list(errors) == columns
-        assert dict(zip(errors.row, errors.id.astype(int), strict=True)) == {2: 3, 4: 5}
-        assert (errors.truth == errors.label).all()
-        assert errors.probability.to_numpy() + errors.truth_probability.to_numpy() == pytest.approx(1, abs=2e-4)
-        assert str(tmp_path) not in (tmp_path / f"e.{suffix}").read_bytes().decode(errors="replace")
-    pd.DataFrame({"text": TEXTS, "label": labels, "truth": NOTES}).to_csv(path, index=False)
-    capsys.readouterr()
-    assert cli.main([*command, str(tmp_path / "q.csv")]) == 2
-    shown = capsys.readouterr()
-    assert "already has the column 'truth'" in shown.err
-    assert "accuracy" in shown.out
-    assert "expected a name in .tsv, .csv" in refused(capsys, *command, str(tmp_path / "q.xlsx"))
-    for label in ("negative", "positive"):
-        (tmp_path / "folders" / label).mkdir(parents=True)
-        (tmp_path / "folders" / label / "a.txt").write_text("the cat sat")
-    model.outcome(tmp_path / "folders").save_errors(tmp_path / "f.csv")
-    assert read(tmp_path / "f.csv").file.tolist() == [f"{other[found[0]]}/a.txt"]
-    model.outcome([("the cat sat", other[found[0]])]).save_errors(tmp_path / "m.csv")
-    assert read(tmp_path / "m.csv")[["row", "input"]].values.tolist() == [[1, "the cat sat"]]
-
-
-def test_errors_without_a_label_say_so(runs: Path, tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("text,label\nthe cat,negative|positive\n")
-    model = manyheads.load(runs / "several")
-    model.target = dataclasses.replace(model.target, threshold=1.0)
-    model.outcome(tmp_path / "t.csv").save_errors(tmp_path / "e.csv")
-    (row,) = read(tmp_path / "e.csv").to_dict("records")
-    assert (row["truth"], row["prediction"]) == ("negative|positive", "no label")
-    assert row["probability"].startswith("negative 0.")
 
 
 def test_a_run_learns_images_of_a_folder(tmp_path: Path) -> None:

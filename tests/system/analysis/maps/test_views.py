@@ -2,16 +2,19 @@
 
 import base64
 import io
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from manyheads.analysis.maps import AttentionMaps
 from manyheads.errors import UserError
-from tests.support.browser import Browser
+from tests.support.browser import PATIENCE, Browser
 from tests.support.map_examples import caption, image, pick, readout, translation
 
 SAVED = """(async () => {
@@ -128,4 +131,19 @@ def test_a_frame_has_the_height_of_its_page_and_the_theme_of_the_page_around_it(
     browser.wait("parseInt(document.querySelector('iframe').style.height) !== 760")
     assert browser.run("parseInt(document.querySelector('iframe').style.height)") > 400
 
+    def brightness() -> float:
+        browser.screenshot(tmp_path / "shot.png")
+        with Image.open(tmp_path / "shot.png") as shot:
+            return float(np.array(shot.convert("L"))[100:300, 100:300].mean())
+
+    def wait(condition: Callable[[], bool]) -> bool:
+        """Return True as soon as the condition holds: the page around the frame sends its theme in a message."""
+        end = time.monotonic() + PATIENCE
+        while not condition() and time.monotonic() < end:
+            time.sleep(0.05)
+        return condition()
+
+    assert wait(lambda: brightness() < 80)
+    browser.run("document.body.dataset.theme = 'light'")
+    assert wait(lambda: brightness() > 200)
     assert browser.failures == []
