@@ -52,14 +52,14 @@ def write_onnx(model: Model[Config], out: Path, weights: Weights = "float32") ->
         import onnxscript  # noqa: F401  # needed by torch.onnx
     for name, graph in graphs(model).items():
         file, inputs = out / f"{name}.onnx", [entry.name for entry in graph.inputs]
-        with _quiet():
+        with _quiet("torch.onnx"):
             program = torch.onnx.export(
                 graph, _traced(graph), input_names=inputs, output_names=graph.outputs, dynamo=True,
                 dynamic_shapes=(tuple(entry.varying for entry in graph.inputs),), verbose=False,
             )  # fmt: skip
             assert program is not None
             program.save(str(file))
-            _narrow(file, weights)
+        _narrow(file, weights)
         session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
 
         def run(*examples: Tensor, session: Any = session, inputs: list[str] = inputs) -> list[Tensor]:
@@ -79,7 +79,8 @@ def _narrow(file: Path, weights: Weights) -> None:
     elif weights == "int8":
         from onnxruntime.quantization import QuantType, quantize_dynamic
 
-        with tempfile.TemporaryDirectory() as folder:
+        # The quantizer logs through the root logger.
+        with tempfile.TemporaryDirectory() as folder, _quiet("root"):
             wide = shutil.move(file, folder)
             quantize_dynamic(wide, file, weight_type=QuantType.QInt8, per_channel=True)
 
@@ -88,7 +89,7 @@ def write_pt2(model: Model[Config], out: Path) -> None:
     """Write the graphs of a model to files of `torch.export` in the directory `out`, and check their outputs."""
     for name, graph in graphs(model).items():
         file = out / f"{name}.pt2"
-        with _quiet():
+        with _quiet("torch.onnx"):
             dynamic = (tuple(dict.fromkeys(entry.varying, Dim.DYNAMIC) for entry in graph.inputs),)
             program = torch.export.export(graph, _traced(graph), dynamic_shapes=dynamic)
             torch.export.save(program, file)
@@ -148,19 +149,17 @@ def _distance(found: Tensor, expected: Tensor) -> float:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Context manager that suppresses messages of the exporter and the quantizer which do not help the user.
+def _quiet(name: str) -> Iterator[None]:
+    """Context manager that suppresses warnings, and messages of the logger `name` below the level ERROR.
 
-    They are about libraries that are not installed, and about the names of sizes.
+    The messages of exporter and quantizer are about libraries that are not installed, and about names of sizes.
     """
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "root")]
-    levels = [each.level for each in loggers]
+    messages = logging.getLogger(name)
+    level = messages.level
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for each in loggers:
-            each.setLevel(logging.ERROR)
+        messages.setLevel(logging.ERROR)
         try:
             yield
         finally:
-            for each, level in zip(loggers, levels, strict=True):
-                each.setLevel(level)
+            messages.setLevel(level)

@@ -6,17 +6,22 @@ import fcntl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from manyheads.analysis.drawing import HUES, save
 from manyheads.displays import Table
 from manyheads.errors import UserError, extra
-from manyheads.files import JsonMapping, JsonObject, replacing
+from manyheads.files import JsonMapping, JsonObject
+from manyheads.runs.result import RunResult
 from manyheads.training.run_directory import LOCK, run_record, run_status, saved_run
 from manyheads.training.run_log import read_metrics
+
+if TYPE_CHECKING:
+    from manyheads.training.record import Metrics
 
 DEPTH = 4  # folders below the given one that are searched for runs
 MAX_CURVES = 12  # runs in a picture, so that a reader can tell the curves apart
 MAX_PLOTS = 3  # metrics in a picture
-HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito
 
 
 @dataclass(frozen=True)
@@ -73,27 +78,30 @@ def find_runs(folder: Path) -> list[ListedRun]:
         raise UserError(f"{folder}: found no such folder; expected a folder with runs")
     patterns = ["/".join(["*"] * depth + ["state"]) for depth in range(DEPTH + 1)]
     places = sorted({state.parent for pattern in patterns for state in folder.glob(pattern) if state.is_dir()})
-    runs = [_read(place, folder) for place in places if run_status(place) in ("finished", "unfinished")]
+    states = {place: run_status(place) for place in places}
+    runs = [_read(place, folder, state) for place, state in states.items() if state in ("finished", "unfinished")]
     if not runs:
         raise UserError(f"{folder}: found no runs; expected folders that `manyheads train` has written")
     return runs
 
 
-def _read(path: Path, folder: Path) -> ListedRun:
-    record, entries = run_record(path), read_metrics(path / "metrics.jsonl")
-    name = path.relative_to(folder).as_posix()
-    metrics: dict[str, JsonObject] = record.get("metrics", {})
-    test = {metric: value["value"] for metric, value in metrics.items() if value.get("signature") != "validation"}
-    final = {metric: value["value"] for metric, value in (record.get("validation") or metrics).items()}
+def _read(path: Path, folder: Path, state: str) -> ListedRun:
+    record, saved, entries = RunResult(run_record(path)), saved_run(path), read_metrics(path / "metrics.jsonl")
+    name = path.name if path == folder else path.relative_to(folder).as_posix()
+    test = next((metrics for split, metrics in record.scores.items() if split != "validation"), {})
+    # The record of a run without test data may have its validation scores as its metrics.
+    final = record.scores.get("validation") or ({} if test else record.get("metrics", {}))
     validated: dict[str, float] = next((e["validation"] for e in reversed(entries) if "validation" in e), {})
-    finished, saved = run_status(path) == "finished", saved_run(path)
     return ListedRun(
-        path.name if name == "." else name, path, record.get("recipe") or saved.get("recipe", ""),
-        record.get("overrides") or saved.get("given", {}),
-        final if finished and (record.get("validation") or not test) else validated, test if finished else {},
-        record.get("wall_seconds"), "finished" if finished else "running" if _is_locked(path) else "unfinished",
+        name, path, record.get("recipe") or saved.get("recipe", ""), record.get("overrides") or saved.get("given", {}),
+        _values(final) or validated, _values(test), record.get("wall_seconds"),
+        "running" if state == "unfinished" and _is_locked(path) else state,
         record.get("steps") or (entries[-1]["step"] if entries else 0), entries,
     )  # fmt: skip
+
+
+def _values(metrics: Metrics) -> dict[str, float]:
+    return {name: metric["value"] for name, metric in metrics.items()}
 
 
 def _is_locked(path: Path) -> bool:
@@ -150,5 +158,4 @@ def draw_curves(runs: Sequence[ListedRun], path: Path) -> None:
         panel.grid(alpha=0.3)
     handles, names = panels[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=120)
+    save(figure, path)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from manyheads.files import JsonObject
-from manyheads.training.record import Metrics
+
+if TYPE_CHECKING:
+    from manyheads.training.record import Metrics
 
 MAX_WORDS = 12  # maximum number of words of an example text
 

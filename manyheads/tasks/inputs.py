@@ -28,6 +28,12 @@ class _Frame(Protocol):
 class _Array(Protocol):
     @property
     def ndim(self) -> int: ...
+
+
+@runtime_checkable
+class _Listable(Protocol):
+    """Array or column of NumPy, pandas, PyTorch or Arrow. Arrow's arrays have no `ndim`."""
+
     def tolist(self) -> list[Any]: ...
 
 
@@ -57,7 +63,7 @@ def rows_of(given: object, name: str = "text", kinds: Mapping[type[object], str]
     unordered = isinstance(given, bytes | bytearray | set | frozenset)
     if unordered or not isinstance(given, Iterable) or (isinstance(given, _Array) and given.ndim != 1):
         raise UserError(f"{name} is {shown(given)}: expected {described}, or a list of them")
-    items = given.tolist() if isinstance(given, _Array) else list(given)
+    items = given.tolist() if isinstance(given, _Listable) else list(given)
     for index, item in enumerate(items):
         if not isinstance(item, types):
             raise ItemError(index, f"is {shown(item)}: expected {described}", f"{name} {index + 1}")

@@ -173,7 +173,7 @@ def parse_target(value: object, name: str, names: Sequence[str], target: TargetK
     value  value of the label column
     name   column name for error messages
     names  class names, if the values are class indices
-    types  set of the types of all labels so far, to which this function adds the types of this item's labels
+    types  types of the labels of all items so far. This function adds the types of the labels of this item
     """
     if target == "classes":
         if fault := score_fault(value, name):

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import io
 import logging
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, SupportsIndex, runtime_checkable
 
 import numpy as np
 from PIL import Image
@@ -219,6 +220,8 @@ def _items(data: object, name: str) -> Iterable[object]:
     features = data.features if isinstance(data, _Described) else None
     named = {column: names for column, feature in (features or {}).items() if (names := _class_names(feature))}
     rows = (data[i] for i in range(len(data)))
+    if not named:
+        return rows
     return ({c: _label(v, named.get(c)) for c, v in row.items()} if isinstance(row, Mapping) else row for row in rows)
 
 
@@ -232,7 +235,11 @@ def _label(value: object, names: Sequence[str] | None) -> object:
     """Replace a label index, or a list of label indices, by label names. Return other values unchanged."""
     if names and isinstance(value, list):
         return [_label(item, names) for item in value]
-    return names[value] if names and isinstance(value, int) and 0 <= value < len(names) else value
+    # The index may also be a number of NumPy or PyTorch, depending on the format of the data set.
+    if not names or not isinstance(value, SupportsIndex):
+        return value
+    index = operator.index(value)
+    return names[index] if 0 <= index < len(names) else value
 
 
 def _plain(value: object) -> object:

@@ -130,7 +130,7 @@ class EmbeddingObjective(TextObjective[Bert, TextPairs]):
         if batch.scores is not None:
             similarities = (vectors[0] * vectors[1]).sum(-1)
             return Loss(F.mse_loss(similarities, batch.scores.to(device), reduction="sum"), batch.items)
-        with torch.autocast(device, enabled=False):  # The temperature multiplies rounding errors.
+        with torch.autocast(self.compute.device_type, enabled=False):  # The temperature multiplies rounding errors.
             logits = vectors[0] @ torch.cat(vectors[1:]).T / self.temperature  # (B, B) or (B, 2B)
         logits = logits.masked_fill(batch.right.to(device), -torch.inf)
         own = torch.arange(batch.items, device=device)

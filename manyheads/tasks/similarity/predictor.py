@@ -34,8 +34,8 @@ class Encoder(TextPredictor[Bert], Reranker):
 
     def _vectors(self, texts: Sequence[str], truncate: bool) -> Tensor:
         """Return vectors of unit length, (N, D)."""
-        found = self.embed(list(texts), truncate=truncate)
-        return F.normalize(torch.from_numpy(np.stack([vector for vector, _ in found])), dim=-1)
+        vectors = self.embed(list(texts), truncate=truncate, as_array=True)
+        return F.normalize(torch.from_numpy(vectors), dim=-1)
 
     def _relevance(self, queries: Sequence[str], documents: Sequence[str], truncate: bool) -> list[float]:
         texts = [*dict.fromkeys([*queries, *documents])]

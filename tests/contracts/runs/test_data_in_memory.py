@@ -63,6 +63,7 @@ def test_every_form_of_data_gives_the_run_of_the_file() -> None:
     forms = [TEXTS, FRAME.to_dict("records"), FRAME, polars.from_pandas(FRAME), with_label_names(TEXTS)]
     forms += [columns, {"train": columns}, (FRAME.text, FRAME.label), tuple(columns.values()), FRAME.to_numpy()]
     forms += [FRAME.to_records(index=False), np.array(TEXTS)]
+    forms += [with_label_names(TEXTS).with_format(kind) for kind in ("numpy", "torch")]
     for number, data in enumerate(forms):
         run = classify(data, f"r{number}")
         assert run["data"]["fingerprints"] == expected["data"]["fingerprints"]

@@ -140,11 +140,11 @@ def test_wrong_options_are_refused_clearly(kind: str, predictors: dict[str, Any]
     assert {call: problem for call, problem in faults.items() if problem} == {}
 
 
-@pytest.mark.parametrize("form", ["list", "tuple", "array", "Series", "generator"])
+@pytest.mark.parametrize("form", ["list", "tuple", "array", "Series", "Arrow array", "generator"])
 def test_one_text_gives_one_result_and_any_column_a_list(form: str, predictors: dict[str, Any]) -> None:
     pandas = pytest.importorskip("pandas")
     forms = {"list": list, "tuple": tuple, "array": np.array, "Series": pandas.Series, "generator": iter}
-    column = forms[form]
+    column = pytest.importorskip("pyarrow").array if form == "Arrow array" else forms[form]
     calls: dict[str, Callable[[Any], Any]] = {
         "translate": predictors["Translator"].translate, "nbest": lambda x: predictors["Translator"].nbest(x, 2),
         "embed": predictors["Encoder"].embed,

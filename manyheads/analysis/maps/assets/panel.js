@@ -23,7 +23,7 @@ class Panel {
       change.picked = new Set(column >= 0 ? [`${row}:${column}`] : layers[row].heads.map((_, each) => `${row}:${each}`));
     }
     if (view in VIEWS) change.view = view;
-    this.choose(change, tell);
+    if (Object.keys(change).length) this.choose(change, tell);
   }
   /** The link to what is shown. */
   get link() {
