@@ -11,6 +11,7 @@ from pathlib import PurePath
 from starlette.requests import Request
 from starlette.responses import Response
 
+from manyheads.analysis.maps.page import SCRIPTS
 from manyheads.service.endpoint import Reply
 from manyheads.service.errors import Refused
 from manyheads.service.state import Service
@@ -21,7 +22,7 @@ PAGE_FILES = (
     "page.css", "page.js", "address.js", "attention.js", "curves.js", "fields.js", "results.js", "service.js",
     "verbs.js",
 )  # fmt: skip
-ATTEND_FILES = ("page.css", "maps.js", "views.js", "calculation.js", "panel.js")
+ATTEND_FILES = ("page.css", *(script for script in SCRIPTS if script != "page.js"))
 # The page may load, run and request only resources of this service, and data is never executed as code. This protects
 # users from malicious texts and model outputs even if a script has a bug.
 HEADERS = {

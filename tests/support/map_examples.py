@@ -1,5 +1,6 @@
 """Example maps for the tests of the page, and readers of the page's content."""
 
+import base64
 import json
 import re
 from dataclasses import replace
@@ -79,3 +80,21 @@ def readout(browser: Browser) -> tuple[str, list[str]]:
 
 def pick(browser: Browser, layer: int, head: int, **how: Any) -> None:
     browser.click(f'[data-at="thumb-{layer}:{head}"]', **how)
+
+
+SAVED = """(async () => {
+  let file = null;
+  const make = URL.createObjectURL;
+  URL.createObjectURL = (blob) => { file = blob; return make(blob); };
+  HTMLAnchorElement.prototype.click = function () { window.savedAs = this.download; };
+  document.querySelector("[data-at=save-KIND]").click();
+  for (let tries = 0; !file && tries < 500; tries++) await new Promise((done) => setTimeout(done, 20));
+  if (!file) throw new Error("nothing was saved");
+  URL.createObjectURL = make;
+  return btoa([...new Uint8Array(await file.arrayBuffer())].map((byte) => String.fromCharCode(byte)).join(""));
+})()"""
+
+
+def saved(browser: Browser, kind: str) -> bytes:
+    """Return the file that a page writes for the button PNG or SVG."""
+    return base64.b64decode(browser.run(SAVED.replace("KIND", kind)))

@@ -1,6 +1,5 @@
 """Page of attention maps: its beginning, its link, saved views, one image on a narrow screen, and frames."""
 
-import base64
 import io
 import time
 from collections.abc import Callable
@@ -15,22 +14,7 @@ from PIL import Image
 from manyheads.analysis.maps import AttentionMaps
 from manyheads.errors import UserError
 from tests.support.browser import PATIENCE, Browser
-from tests.support.map_examples import caption, image, pick, readout, translation
-
-SAVED = """(async () => {
-  let file = null;
-  const make = URL.createObjectURL;
-  URL.createObjectURL = (blob) => { file = blob; return make(blob); };
-  HTMLAnchorElement.prototype.click = function () { window.savedAs = this.download; };
-  document.querySelector("[data-at=save-KIND]").click();
-  while (!file) await new Promise((done) => setTimeout(done, 20));
-  URL.createObjectURL = make;
-  return btoa([...new Uint8Array(await file.arrayBuffer())].map((byte) => String.fromCharCode(byte)).join(""));
-})()"""
-
-
-def saved(browser: Browser, kind: str) -> bytes:
-    return base64.b64decode(browser.run(SAVED.replace("KIND", kind)))
+from tests.support.map_examples import caption, image, pick, readout, saved, translation
 
 
 def test_a_page_begins_with_the_head_that_its_author_names(opened: Any) -> None:
