@@ -16,7 +16,6 @@ from PIL import Image
 import manyheads
 from manyheads import directory
 from tests.support.browser import BINARY
-from tests.support.map_examples import saved
 from tests.support.service_browser import ServiceBrowser
 from tests.support.services import (
     Running,
@@ -102,14 +101,6 @@ def test_a_translation_shows_its_attention(browser: ServiceBrowser, running: Run
     browser.wait(f"document.querySelector('.panel .input').textContent.endsWith({json.dumps(ranked[1].text)})")
     browser.click("input[value='matrix'] + span")
     assert browser.count(".panel .matrix") == 1
-
-
-def test_a_view_of_the_attention_is_saved(browser: ServiceBrowser, running: Running) -> None:
-    browser.visit(running.url)
-    browser.type("#field-text", SENTENCE)
-    asked(browser)
-    assert saved(browser, "svg").startswith(b"<svg")
-    assert saved(browser, "png").startswith(b"\x89PNG")
 
 
 def test_lines_are_translated_independently(browser: ServiceBrowser, running: Running, folder: Path) -> None:

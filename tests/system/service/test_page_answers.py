@@ -1,4 +1,4 @@
-"""The page at `/`: long texts, errors in its words, bars and numbers on one scale, and comparison of two inputs."""
+"""The page at `/`: long texts, errors in its words, bars and numbers on one scale, saved views, and two inputs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from PIL import Image
 
 from manyheads import directory
 from tests.support.browser import BINARY
+from tests.support.map_examples import saved
 from tests.support.service_browser import ServiceBrowser
 from tests.support.services import Running, bert, client, drawn, language_model, serving, translator
 
@@ -64,6 +65,13 @@ def test_a_long_completion_opens_at_the_last_full_page(browser: ServiceBrowser, 
     assert int(last) - int(first) + 1 == 64
     assert said.endswith(f" of {last}")
     assert browser.count(".tokens.q .token.on") == 1
+
+
+def test_a_view_of_the_attention_is_saved(browser: ServiceBrowser, running: Running) -> None:
+    visit(browser, running, model="en-de", text="the cat sat on the mat")
+    browser.wait("document.querySelector('.panel .readout') !== null")
+    assert saved(browser, "svg").startswith(b"<svg")
+    assert saved(browser, "png").startswith(b"\x89PNG")
 
 
 def test_a_long_text_is_cut_on_request(browser: ServiceBrowser, running: Running) -> None:
