@@ -36,6 +36,7 @@ from manyheads.errors import UserError, extra, shown
 from manyheads.files import JsonMapping, JsonObject, WriteError, read_json, replacing_all
 from manyheads.interop.adapters import SETTINGS, WEIGHTS, Adapter, adapter_files, is_adapter
 from manyheads.interop.bert import BERT, DISTILBERT, ROBERTA
+from manyheads.interop.detr import DETR
 from manyheads.interop.encoder_decoder import MARIAN, PEGASUS
 from manyheads.interop.family import AnyFamily, saved_tensors
 from manyheads.interop.gpt import GPT2, OPENAI_GPT
@@ -63,9 +64,8 @@ from manyheads.versions import LAST_READER, EarlierVersion, check_complete, upgr
 logger = logging.getLogger(__name__)
 
 # Formats of saved models in order of preference: a model is saved in the first format that can represent it.
-_FORMATS: tuple[AnyFamily, ...] = (
-    MARIAN, PEGASUS, BERT, ROBERTA, DISTILBERT, GPT2, OPENAI_GPT, VIT, DEIT, DINOV2, DINOV2_REGISTERS, RESNET, *OWN,
-)  # fmt: skip
+_TEXTS: tuple[AnyFamily, ...] = (MARIAN, PEGASUS, BERT, ROBERTA, DISTILBERT, GPT2, OPENAI_GPT)
+_FORMATS: tuple[AnyFamily, ...] = (*_TEXTS, VIT, DEIT, DINOV2, DINOV2_REGISTERS, RESNET, DETR, *OWN)
 FAMILIES = {family.model_type: family for family in _FORMATS}
 # Formats of timm by the beginning of the architecture name, such as vit_tiny_patch16_224. Models are read in these
 # formats, but never written.

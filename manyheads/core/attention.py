@@ -298,15 +298,27 @@ class Attention(nn.Module):
         self.tap = Tap()
 
     def forward(
-        self, x: Tensor, memory: Tensor | None = None, *, mask: Mask | None = None, bias: Tensor | None = None
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        mask: Mask | None = None,
+        bias: Tensor | None = None,
+        memory_positions: Tensor | None = None,
     ) -> Tensor:
-        """Attend from x (B, Tq, D) to the sequence memory (B, Tk, Dm), by default to x itself. Returns (B, Tq, D)."""
-        key, value = self.project_keys_values(x if memory is None else memory)
+        """Attend from x (B, Tq, D) to the sequence memory (B, Tk, Dm), by default to x itself. Returns (B, Tq, D).
+
+        memory_positions  vectors that are added to the keys, but not to the values (`project_keys_values`)
+        """
+        key, value = self.project_keys_values(x if memory is None else memory, memory_positions)
         return self.forward_cached(x, key, value, mask=mask, bias=bias)
 
-    def project_keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the projected keys and values of the sequence memory (B, Tk, Dm), each (B, H, Tk, Dh)."""
-        return self._split(self.key(memory)), self._split(self.value(memory))
+    def project_keys_values(self, memory: Tensor, positions: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the projected keys and values of the sequence memory (B, Tk, Dm), each (B, H, Tk, Dh).
+
+        positions  vectors (B, Tk, Dm) that are added to the keys, but not to the values, before the projection
+        """
+        return self._split(self.key(added(memory, positions))), self._split(self.value(memory))
 
     def forward_cached(
         self, x: Tensor, key: Tensor, value: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None
@@ -329,3 +341,8 @@ class Attention(nn.Module):
 
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # split the heads: (B, T, H*Dh) -> (B, H, T, Dh)
+
+
+def added(x: Tensor, positions: Tensor | None) -> Tensor:
+    """Return x plus the positions, if there are any."""
+    return x if positions is None else x + positions

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from manyheads.core.attention import Attention
+from manyheads.core.attention import Attention, added
 from manyheads.core.cache import KVCache
 from manyheads.core.dropout import drop_path, dropout
 from manyheads.core.experts import Experts
@@ -72,25 +72,33 @@ class Block(nn.Module):
         memory_mask: Mask | None = None,
         cache: KVCache | None = None,
         layer: int = 0,
+        positions: Tensor | None = None,
+        memory_positions: Tensor | None = None,
     ) -> Tensor:
         """Apply the block to x (B, T, D) and return (B, T, D).
+
+        positions         vectors (B, T, D) that are added to the queries and keys of self-attention and to the queries
+                          of cross-attention, but not to values. By default, `x` contains its positions
+        memory_positions  vectors that are added to the keys of cross-attention
 
         With a key-value cache, x contains only the new positions, and cross-attention reads keys and values from the
         cache instead of computing them from `memory`.
         """
 
         def self_attention(x: Tensor) -> Tensor:
-            key, value = self.attention.project_keys_values(x)
+            key, value = self.attention.project_keys_values(x, positions)
             if cache is not None:
                 key, value = cache.append(layer, key, value)
-            return self.attention.forward_cached(x, key, value, mask=mask, bias=bias)
+            return self.attention.forward_cached(added(x, positions), key, value, mask=mask, bias=bias)
 
         def cross_attention(x: Tensor) -> Tensor:
             assert self.cross is not None
             if cache is not None:
                 return self.cross.forward_cached(x, *cache.cross(layer), mask=memory_mask)
             assert memory is not None
-            return self.cross(x, memory, mask=memory_mask)
+            query = added(x, positions)
+            crossed: Tensor = self.cross(query, memory, mask=memory_mask, memory_positions=memory_positions)
+            return crossed
 
         x = self._residual(x, self_attention, self.attention_norm, self.attention_scale)
         if self.cross_norm is not None:
@@ -110,9 +118,9 @@ class Block(nn.Module):
     def _residual(
         self, x: Tensor, sublayer: Callable[[Tensor], Tensor], norm: nn.Module, scale: Tensor | None = None
     ) -> Tensor:
-        added = sublayer(_cast_once(norm(x) if self.norm_first else x))
-        added = added if scale is None else added * scale
-        x = x + drop_path(dropout(added, self.dropout, self.training), self.drop_path, self.training)
+        branch = sublayer(_cast_once(norm(x) if self.norm_first else x))
+        branch = branch if scale is None else branch * scale
+        x = x + drop_path(dropout(branch, self.dropout, self.training), self.drop_path, self.training)
         return x if self.norm_first else norm(x)
 
 
@@ -152,6 +160,7 @@ class Stack(nn.Module):
         memory: Tensor | None = None,
         memory_mask: Mask | None = None,
         cache: KVCache | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
         """Apply all blocks to x (B, T, D) and return (B, T, D).
 
@@ -162,7 +171,14 @@ class Stack(nn.Module):
         for layer, block in enumerate(self.blocks):
             apply = partial(checkpoint, block, use_reentrant=False) if recompute else block
             x = apply(
-                x, mask=mask, bias=bias, memory=memory, memory_mask=memory_mask, cache=cache, layer=layer
+                x,
+                mask=mask,
+                bias=bias,
+                memory=memory,
+                memory_mask=memory_mask,
+                cache=cache,
+                layer=layer,
+                positions=positions,
             )  # (B, T, D)
         return x if self.norm is None else self.norm(x)
 

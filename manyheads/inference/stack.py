@@ -115,23 +115,24 @@ class FusedStack(Stack):
         memory: Tensor | None = None,
         memory_mask: Mask | None = None,
         cache: KVCache | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
         """Return the same result as `Stack.forward`, by the fastest route.
 
         The kernels support two kinds of masks: causal order and key lengths. The original stack computes all other
-        cases: a bias, other masks, cross-attention without a cache, and blocks that are recorded or edited.
+        cases: a bias, positions, other masks, cross-attention without a cache, and blocks that are recorded or edited.
         """
         rule = Mask() if mask is None else mask
         tapped = any(tap.is_active for tap in self._taps)
-        unsupported = bias is not None or memory is not None or any(
-            part is not None for part in (rule.window, rule.segments, rule.dense)
+        unsupported = any(
+            part is not None for part in (bias, positions, memory, rule.window, rule.segments, rule.dense)
         ) or (cache is None and rule.offset is not None)  # fmt: skip
         is_plain = self.sequences == "plain" if cache is None else not isinstance(cache, FusedCache)
         if tapped or unsupported or is_plain or x.dtype == torch.float64 or not x.numel():
             # Recorded and edited activations come from the original stack, without rounding to bf16.
             with self._plain_compute.settings() if tapped else self._plain_compute.autocast():
                 return self.plain(
-                    x, mask=mask, bias=bias, memory=memory, memory_mask=memory_mask, cache=cache
+                    x, mask=mask, bias=bias, memory=memory, memory_mask=memory_mask, cache=cache, positions=positions
                 ).to(x.dtype)  # (B, T, D)  # fmt: skip
         x = x.detach().float()
         return self._read(x, rule) if cache is None else self._step(x, cache)

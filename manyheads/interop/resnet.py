@@ -36,7 +36,12 @@ def _weights(config: ResNetConfig, names: Iterable[str]) -> list[Weight]:
 
 
 def _rows(prefix: str) -> list[Weight]:
-    rows = weights_and_biases({"classifier": _CLASSIFIER})
+    return weights_and_biases({"classifier": _CLASSIFIER}) + backbone_rows(prefix)
+
+
+def backbone_rows(prefix: str = "") -> list[Weight]:
+    """Return the conversion table of the tensors of a ResNet without a classifier, after a prefix in files."""
+    rows = []
     for ours, theirs in _NORMED.items():
         rows.append(Weight(f"{ours}.mixer.weight", f"{prefix}{theirs}.convolution.weight"))
         rows += [Weight(f"{ours}.norm.{leaf}", f"{prefix}{theirs}.normalization.{leaf}") for leaf in _OF_A_NORM]
@@ -89,7 +94,7 @@ RESNET = Family(
 )  # fmt: skip
 
 
-def _from_timm(name: str) -> str:
+def from_timm(name: str) -> str:
     """Convert a tensor name of timm to the name in transformers.
 
     In timm, stages and the layers of a block count from 1. A name without a counterpart is returned unchanged, and is
@@ -166,5 +171,5 @@ TIMM_RESNET = Family(
     architecture=RESNET.architecture,
     infer=_timm_infer,
     preprocessing=timm.preprocessing,
-    renamed=_from_timm,
+    renamed=from_timm,
 )  # fmt: skip

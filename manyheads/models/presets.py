@@ -63,6 +63,7 @@ FAMILIES = {
     "nonlocal": Family("nonlocal_net", "NonLocalConfig", "NonLocalNet", "Wang 2018"),
     "local-attention": Family("local_attention", "LocalAttentionConfig", "LocalAttentionNet", "Ramachandran 2019"),
     "conv-attention": Family("conv_attention", "ConvAttentionConfig", "ConvAttention", "Cordonnier 2020"),
+    "detr": Family("detr", "DetrConfig", "Detr", "Carion 2020"),
     "universal-sequence": Family("universal", "UniversalSequenceConfig", "UniversalSequence", "Dehghani 2018"),
     "bert-features": Family("bert_features", "BertFeaturesConfig", "BertFeatures", "Devlin 2018"),
     "directions": Family("directions", "DirectionalConfig", "DirectionalEncoder", "Devlin 2018"),
@@ -263,6 +264,8 @@ PRESETS: dict[str, Settings] = {
     **_named("local-attention", _LOCAL),
     # The stem of these networks is a convolution, as in the paper's best models.
     **_named("local-attention", {f"{name}-stem": {**s, "front": "convolution"} for name, s in _LOCAL.items()}),
+    "detr/r50": {},
+    "detr/r101": {"depths": (3, 4, 23, 3)},
     # models with the sizes that the papers give
     **_named("conv-attention", {kind: {"kind": kind} for kind in _KINDS}),
     **_named("conv-attention", {f"{k}-small": {"kind": k, "width": 96, "feed_forward": 192} for k in _KINDS}),

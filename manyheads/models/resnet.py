@@ -131,7 +131,7 @@ class NormalizedLayer(nn.Module):
     def __init__(self, mixer: nn.Module, width: int) -> None:
         super().__init__()
         self.mixer = mixer
-        self.norm = nn.BatchNorm2d(width)
+        self.norm: nn.Module = nn.BatchNorm2d(width)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.norm(self.mixer(x))

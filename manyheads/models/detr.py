@@ -1,0 +1,221 @@
+"""DETR: detection of objects as a prediction of a set (Carion et al. 2020, "End-to-End Object Detection").
+
+image -> ResNet -> 1 x 1 convolution -> cells (B, Y * X, D)          + positions -> encoder -> memory
+object queries (N, D), each of which may find one object             + memory    -> decoder -> states (B, N, D)
+state of a query -> linear -> logits over labels and "no object";   -> 3 linear layers -> box
+
+Self-attention in the encoder adds two-dimensional sine positions to queries and keys, in every layer, but not to
+values. The decoder starts from zeros: its queries and keys get the learned object queries as positions, and its
+cross-attention adds the sine positions to the keys (figure 10 of the paper). Every layer of the decoder makes a
+prediction, with the same heads, and all of them are trained (auxiliary losses).
+
+A box is (center x, center y, width, height), as fractions of the width and the height of the image.
+
+DETR learns slowly, because each object trains only one query. With Group DETR (Chen et al. 2022, "Group DETR: Fast
+DETR Training with Group-Wise One-to-Many Assignment"), training uses several groups of queries that do not attend to
+each other, each of which finds all objects. Only the first group predicts.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Annotated, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from manyheads.core.attention import Attention
+from manyheads.core.block import Block, Stack
+from manyheads.core.config import Divides, Labels, Layers, Pixels, Range, Rate, Size
+from manyheads.core.dropout import dropout
+from manyheads.core.interface import Model
+from manyheads.core.layers import FeedForward, xavier_uniform
+from manyheads.core.masks import Mask
+from manyheads.models.local_attention import LocalAttentionConfig, LocalAttentionNet
+from manyheads.models.resnet import NormalizedLayer, Stages
+
+WidthDivisor = Annotated[int, Range(1, 2**12), Divides("width")]
+
+
+@dataclass(frozen=True)
+class DetrConfig(LocalAttentionConfig):
+    """Sizes of a DETR and of its ResNet, which may have local attention in some stages. The defaults are DETR-R50.
+
+    labels         names of the kinds of objects
+    image_size     length of the longer side of the images in pixels
+    width          width D of encoder and decoder, a multiple of 4
+    queries        number of object queries N, the largest number of objects that can be found in an image
+    groups         number of groups of queries in training (Group DETR)
+    dropout        dropout of the outputs of sublayers, and of the hidden units of the feed-forward networks if
+                   `activation_dropout` is set
+    frozen_norms   if True, the batch norms of the ResNet use fixed statistics and factors, as with pretrained weights
+    """
+
+    labels: Labels = tuple(map(str, range(91)))
+    image_size: Pixels = 1333
+    attends: Stages = ()
+    front: str = "convolution"  # type: ignore[assignment]
+    width: Size = 256
+    queries: Annotated[int, Range(1, 10_000)] = 100
+    groups: Annotated[int, Range(1, 100)] = 1
+    encoder_layers: Layers = 6
+    decoder_layers: Layers = 6
+    encoder_heads: WidthDivisor = 8
+    decoder_heads: WidthDivisor = 8
+    encoder_feed_forward: Size = 2048
+    decoder_feed_forward: Size = 2048
+    activation: str = "relu"
+    dropout: Rate = 0.1
+    attention_dropout: Rate = 0.0
+    activation_dropout: Rate = 0.0
+    frozen_norms: bool = False
+
+
+class Detections(NamedTuple):
+    """Predictions for object queries.
+
+    logits  (..., N, L + 1) logits of the labels; the last one means "no object"
+    boxes   (..., N, 4) center x, center y, width and height, as fractions of the image's sides
+    """
+
+    logits: Tensor
+    boxes: Tensor
+
+
+class Detr(Model[DetrConfig]):
+    """DETR. Images (B, C, Y, X) in, labels and boxes of N object queries out."""
+
+    undecayed: tuple[str, ...] = ("queries",)
+
+    def __init__(self, config: DetrConfig) -> None:
+        super().__init__(config, labels=config.labels)
+        c = config
+        self.backbone = LocalAttentionNet(replace(c, labels=()))
+        if c.frozen_norms:
+            freeze_norms(self.backbone)
+        self.reduce = nn.Conv2d(c.widths[-1], c.width, 1)
+        self.queries = nn.Parameter(torch.empty(c.groups * c.queries, c.width).normal_())
+        self.encoder, self.decoder = (
+            Stack([_block(c, heads, hidden, cross=cross) for _ in range(layers)], norm, biased=True)
+            for layers, heads, hidden, cross, norm in (
+                (c.encoder_layers, c.encoder_heads, c.encoder_feed_forward, False, None),
+                (c.decoder_layers, c.decoder_heads, c.decoder_feed_forward, True, nn.LayerNorm(c.width)),
+            )
+        )
+        xavier_uniform(self.encoder)
+        xavier_uniform(self.decoder)
+        self.classifier = nn.Linear(c.width, len(c.labels) + 1)
+        self.box = nn.ModuleList(nn.Linear(c.width, outputs) for outputs in (c.width, c.width, 4))
+
+    def forward(self, images: Tensor, sizes: Tensor | None = None) -> Detections:
+        """Return the predictions of the last layer for normalized images (B, C, Y, X).
+
+        sizes  number of rows and columns of each image that are not padding, (B, 2). By default, there is no padding
+        """
+        return self.predict(self.states(images, sizes)[-1])
+
+    def predict(self, states: Tensor) -> Detections:
+        """Return the predictions for states of object queries, (..., N, D)."""
+        x = states
+        for layer in self.box[:-1]:
+            x = layer(x).relu()
+        return Detections(self.classifier(states), self.box[-1](x).sigmoid())
+
+    def states(self, images: Tensor, sizes: Tensor | None = None) -> Tensor:
+        """Return the normalized states of the object queries after each layer of the decoder, (layers, B, N, D).
+
+        In training, the states of all groups of queries are returned, (layers, B, groups * N, D).
+        """
+        c = self.config
+        x = self.backbone.stem(images)
+        for stage in self.backbone.stages:
+            x = stage(x)
+        valid = valid_cells(sizes, images, x)
+        mask = None if sizes is None else Mask(dense=valid.flatten(1)[:, None, None])
+        positions = grid_positions(valid, c.width).to(x.dtype)
+        cells = dropout(self.reduce(x).flatten(2).transpose(1, 2), c.dropout, self.training)  # (B, Y * X, D)
+        memory = self.encoder(cells, mask=mask, positions=positions)
+        queries = self.queries if self.training else self.queries[: c.queries]
+        group = torch.arange(len(queries), device=x.device)[None] // c.queries
+        apart = Mask(segments=(group, group)) if len(queries) > c.queries else None
+        at = queries.expand(len(images), -1, -1)
+        x, states = torch.zeros_like(at), []
+        assert self.decoder.norm is not None
+        for block in self.decoder.blocks:
+            x = block(
+                x, mask=apart, positions=at, memory=memory, memory_mask=mask, memory_positions=positions
+            )  # (B, N, D)
+            states.append(self.decoder.norm(x))
+        return torch.stack(states)
+
+
+class FrozenBatchNorm(nn.Module):
+    """Batch norm with fixed statistics and factors, (B, C, Y, X) -> (B, C, Y, X). It has no parameters."""
+
+    weight: Tensor
+    bias: Tensor
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, norm: nn.BatchNorm2d) -> None:
+        super().__init__()
+        for name in ("weight", "bias", "running_mean", "running_var"):
+            self.register_buffer(name, getattr(norm, name).detach())
+        self.eps = norm.eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+
+
+def freeze_norms(net: nn.Module) -> None:
+    """Replace the batch norms after the mixing layers of a ResNet by norms with fixed statistics and factors."""
+    for layer in net.modules():
+        if isinstance(layer, NormalizedLayer):
+            assert isinstance(layer.norm, nn.BatchNorm2d)
+            layer.norm = FrozenBatchNorm(layer.norm)
+
+
+def valid_cells(sizes: Tensor | None, images: Tensor, cells: Tensor) -> Tensor:
+    """Return a table of the cells whose pixels are not padding, (B, Y, X) boolean.
+
+    A cell belongs to the pixel at its upper left corner, as in the authors' code.
+
+    sizes   (B, 2) rows and columns of each image without padding; None if there is no padding
+    images  padded images (B, C, rows, columns)
+    cells   output of the backbone (B, C, Y, X)
+    """
+    (rows, columns), (y, x) = images.shape[2:], cells.shape[2:]
+    if sizes is None:
+        return torch.ones(len(images), y, x, dtype=torch.bool, device=images.device)
+    row = torch.arange(y, device=images.device) * rows // y
+    column = torch.arange(x, device=images.device) * columns // x
+    return (row < sizes[:, :1])[:, :, None] & (column < sizes[:, 1:])[:, None]
+
+
+def grid_positions(valid: Tensor, width: int) -> Tensor:
+    """Return two-dimensional sine positions of the cells of images, (B, Y * X, width).
+
+    The first half of a vector encodes the row, the second half the column. The angles are fractions of a circle: a
+    cell's number divided by the number of valid cells of its row or column (section A.4).
+
+    valid  table of the cells whose pixels are not padding, (B, Y, X)
+    """
+    half = width // 2
+    frequencies = 10000.0 ** -(2 * torch.arange(half // 2, device=valid.device) / half)
+    parts = []
+    for axis in (1, 2):
+        place = valid.float().cumsum(axis)
+        place = 2 * math.pi * place / (place.narrow(axis, -1, 1) + 1e-6)
+        angles = place[..., None] * frequencies  # (B, Y, X, half / 2)
+        parts.append(torch.stack([angles.sin(), angles.cos()], -1).flatten(-2))
+    return torch.cat(parts, -1).flatten(1, 2)
+
+
+def _block(c: DetrConfig, heads: int, hidden: int, *, cross: bool) -> Block:
+    def attention() -> Attention:
+        return Attention(c.width, heads, dropout=c.attention_dropout)
+
+    feed_forward = FeedForward(c.width, hidden, c.activation, c.activation_dropout)
+    return Block(attention(), feed_forward, attention() if cross else None, dropout=c.dropout)
