@@ -82,7 +82,7 @@ def _classify_images(classifier: LoadedModel, options: argparse.Namespace) -> No
     if options.pair is not None or options.truncate:
         raise UserError("--pair and --truncate apply to texts, but this model reads images")
     documents: list[JsonObject] = []
-    images = [file for path in options.rest for file in _images_in(path)]
+    images = [file for path in options.rest for file in images_in(path)]
 
     def answers(files: list[str]) -> list[list[Label] | float | str]:
         """Return the prediction for each image, or an error message for an image that cannot be read."""
@@ -105,7 +105,7 @@ def _classify_images(classifier: LoadedModel, options: argparse.Namespace) -> No
         document(documents)
 
 
-def _images_in(path: str) -> list[str]:
+def images_in(path: str) -> list[str]:
     """Return the image files of a folder and its subfolders, sorted by name; for another path, return this path."""
     if not Path(path).is_dir():
         return [path]

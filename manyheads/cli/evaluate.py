@@ -17,13 +17,12 @@ if TYPE_CHECKING:
     from manyheads.tasks.evaluation import LabelEvaluation
 
 PICTURES = (".png", ".svg")
-SHARES = ("precision", "recall", "f1")
 
 
 def add(verbs: Verbs) -> None:
     verbs.add(
         "evaluate", _evaluate, "score a model on test data", MODEL, JSON, *data_options("the run"),
-        Flag("--by-label", "also print precision, recall and F1 of each label or entity type"),
+        Flag("--by-label", "also print the scores of each label or entity type"),
         Option("--confusion", "FILE.png|-", "draw the confusion matrix; -: print it as a table"),
         Option("--errors", "FILE.csv|.png", "write the wrong predictions as a table, or the wrong images as a sheet",
                Path),
@@ -88,8 +87,9 @@ def _print(options: argparse.Namespace, outcome: LabelEvaluation) -> None:
     print_metrics(outcome.metrics)
     if labels:
         print()
-        rows = [[row["label"], row["items"], *(f"{row[n]:.4f}" for n in SHARES)] for row in labels["labels"]]
-        table([("label", "items", *SHARES), *rows])
+        shares = [name for name in labels["labels"][0] if name not in ("label", "items")]
+        rows = [[row["label"], row["items"], *(f"{row[n]:.4f}" for n in shares)] for row in labels["labels"]]
+        table([("label", "items", *shares), *rows])
     if confusion and options.confusion == "-":
         names, counts = confusion
         print()

@@ -131,7 +131,10 @@ DETR = Family(
             Setting("image_size", "image_size", default=1333),  # only Manyheads writes this key and the next
             Setting("frozen_norms", "frozen_norms", default=True),
         ),
-        ours_only={"attends": (), "front": "convolution", "groups": 1, "stem": "7x7", "squeeze": None},
+        ours_only={
+            "attends": (), "front": "convolution", "stem": "7x7", "squeeze": None, "anchors": False, "groups": 1,
+            "temperature": 10_000.0,
+        },
         theirs_only={"position_embedding_type": "sine", "dilation": False},
         tolerated={key: value for key, value in ABSENT.items() if key != "is_encoder_decoder"},
         ignored=ANY_MODEL | set(_IGNORED.split()) | {"num_channels"},

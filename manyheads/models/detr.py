@@ -11,9 +11,14 @@ prediction, with the same heads, and all of them are trained (auxiliary losses).
 
 A box is (center x, center y, width, height), as fractions of the width and the height of the image.
 
-DETR learns slowly, because each object trains only one query. With Group DETR (Chen et al. 2022, "Group DETR: Fast
-DETR Training with Group-Wise One-to-Many Assignment"), training uses several groups of queries that do not attend to
-each other, each of which finds all objects. Only the first group predicts.
+DETR learns slowly. Two remedies are settings:
+
+anchors  Each query has a point in the image, which is learned. The sine positions of this point are its position, and
+         its box is predicted relative to the point (Wang et al. 2021, "Anchor DETR"; Liu et al. 2022, "DAB-DETR"). The
+         points begin on a grid, and queries and keys of cross-attention begin with equal projections, so that a query
+         attends to the cells around its point. The learned object queries are the input of the decoder.
+groups   In training, several groups of queries, which do not attend to each other, each find all objects (Chen et al.
+         2022, "Group DETR"). Only the first group predicts.
 """
 
 from __future__ import annotations
@@ -30,7 +35,7 @@ from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
 from manyheads.core.config import Divides, Labels, Layers, Pixels, Range, Rate, Size
 from manyheads.core.dropout import dropout
-from manyheads.core.interface import Model
+from manyheads.core.interface import ReadsImages
 from manyheads.core.layers import FeedForward, xavier_uniform
 from manyheads.core.masks import Mask
 from manyheads.models.local_attention import LocalAttentionConfig, LocalAttentionNet
@@ -47,7 +52,9 @@ class DetrConfig(LocalAttentionConfig):
     image_size     length of the longer side of the images in pixels
     width          width D of encoder and decoder, a multiple of 4
     queries        number of object queries N, the largest number of objects that can be found in an image
+    anchors        if True, each query has a point in the image (Anchor DETR)
     groups         number of groups of queries in training (Group DETR)
+    temperature    base of the frequencies of the sine positions. With 20, as in DAB-DETR, neighboring cells differ more
     dropout        dropout of the outputs of sublayers, and of the hidden units of the feed-forward networks if
                    `activation_dropout` is set
     frozen_norms   if True, the batch norms of the ResNet use fixed statistics and factors, as with pretrained weights
@@ -59,7 +66,9 @@ class DetrConfig(LocalAttentionConfig):
     front: str = "convolution"  # type: ignore[assignment]
     width: Size = 256
     queries: Annotated[int, Range(1, 10_000)] = 100
+    anchors: bool = False
     groups: Annotated[int, Range(1, 100)] = 1
+    temperature: Annotated[float, Range(1, 10**6)] = 10_000.0
     encoder_layers: Layers = 6
     decoder_layers: Layers = 6
     encoder_heads: WidthDivisor = 8
@@ -84,13 +93,13 @@ class Detections(NamedTuple):
     boxes: Tensor
 
 
-class Detr(Model[DetrConfig]):
+class Detr(ReadsImages[DetrConfig]):
     """DETR. Images (B, C, Y, X) in, labels and boxes of N object queries out."""
 
     undecayed: tuple[str, ...] = ("queries",)
 
     def __init__(self, config: DetrConfig) -> None:
-        super().__init__(config, labels=config.labels)
+        super().__init__(config, channels=config.channels, image_size=config.image_size, labels=config.labels)
         c = config
         self.backbone = LocalAttentionNet(replace(c, labels=()))
         if c.frozen_norms:
@@ -108,6 +117,12 @@ class Detr(Model[DetrConfig]):
         xavier_uniform(self.decoder)
         self.classifier = nn.Linear(c.width, len(c.labels) + 1)
         self.box = nn.ModuleList(nn.Linear(c.width, outputs) for outputs in (c.width, c.width, 4))
+        self.anchors = nn.Parameter(anchor_grid(c.queries).repeat(c.groups, 1)) if c.anchors else None
+        if c.anchors:
+            for block in self.decoder.blocks:
+                assert isinstance(block, Block)
+                assert block.cross is not None
+                block.cross.key.weight.data.copy_(block.cross.query.weight)
 
     def forward(self, images: Tensor, sizes: Tensor | None = None) -> Detections:
         """Return the predictions of the last layer for normalized images (B, C, Y, X).
@@ -116,12 +131,19 @@ class Detr(Model[DetrConfig]):
         """
         return self.predict(self.states(images, sizes)[-1])
 
+    def features(self, images: Tensor) -> Tensor:
+        """Return the pooled features (B, D) of the ResNet for images (B, C, Y, X)."""
+        return self.backbone.features(images)
+
     def predict(self, states: Tensor) -> Detections:
         """Return the predictions for states of object queries, (..., N, D)."""
         x = states
         for layer in self.box[:-1]:
             x = layer(x).relu()
-        return Detections(self.classifier(states), self.box[-1](x).sigmoid())
+        box = self.box[-1](x)  # (..., N, 4) logits
+        if self.anchors is not None:
+            box = torch.cat([box[..., :2] + self.anchors[: box.shape[-2]], box[..., 2:]], -1)
+        return Detections(self.classifier(states), box.sigmoid())
 
     def states(self, images: Tensor, sizes: Tensor | None = None) -> Tensor:
         """Return the normalized states of the object queries after each layer of the decoder, (layers, B, N, D).
@@ -134,14 +156,17 @@ class Detr(Model[DetrConfig]):
             x = stage(x)
         valid = valid_cells(sizes, images, x)
         mask = None if sizes is None else Mask(dense=valid.flatten(1)[:, None, None])
-        positions = grid_positions(valid, c.width).to(x.dtype)
+        positions = grid_positions(valid, c.width, c.temperature).to(x.dtype)
         cells = dropout(self.reduce(x).flatten(2).transpose(1, 2), c.dropout, self.training)  # (B, Y * X, D)
         memory = self.encoder(cells, mask=mask, positions=positions)
         queries = self.queries if self.training else self.queries[: c.queries]
         group = torch.arange(len(queries), device=x.device)[None] // c.queries
         apart = Mask(segments=(group, group)) if len(queries) > c.queries else None
-        at = queries.expand(len(images), -1, -1)
-        x, states = torch.zeros_like(at), []
+        at, x = queries.expand(len(images), -1, -1), torch.zeros_like(queries).expand(len(images), -1, -1)
+        if self.anchors is not None:
+            points = self.anchors[: len(queries)].sigmoid().flip(-1)  # (N, 2) fractions of height and width
+            at, x = sines(points, c.width, c.temperature).to(x.dtype).expand_as(at), at
+        states = []
         assert self.decoder.norm is not None
         for block in self.decoder.blocks:
             x = block(
@@ -194,23 +219,37 @@ def valid_cells(sizes: Tensor | None, images: Tensor, cells: Tensor) -> Tensor:
     return (row < sizes[:, :1])[:, :, None] & (column < sizes[:, 1:])[:, None]
 
 
-def grid_positions(valid: Tensor, width: int) -> Tensor:
-    """Return two-dimensional sine positions of the cells of images, (B, Y * X, width).
+def anchor_grid(count: int) -> Tensor:
+    """Return points on a square grid over the image, (count, 2): the logits of x and y as fractions of its sides."""
+    side = math.ceil(math.sqrt(count))
+    line = (torch.arange(side) + 0.5) / side
+    points = torch.stack(torch.meshgrid(line, line, indexing="xy"), -1).flatten(0, 1)
+    return torch.logit(points[torch.arange(count) * side * side // count])
 
-    The first half of a vector encodes the row, the second half the column. The angles are fractions of a circle: a
-    cell's number divided by the number of valid cells of its row or column (section A.4).
+
+def grid_positions(valid: Tensor, width: int, temperature: float = 10_000.0) -> Tensor:
+    """Return two-dimensional sine positions of the cells of images, (B, Y * X, width), row by row.
+
+    The place of a cell is its number, from 1, divided by the number of valid cells of its row or column (section A.4).
 
     valid  table of the cells whose pixels are not padding, (B, Y, X)
     """
-    half = width // 2
-    frequencies = 10000.0 ** -(2 * torch.arange(half // 2, device=valid.device) / half)
-    parts = []
+    places = []
     for axis in (1, 2):
         place = valid.float().cumsum(axis)
-        place = 2 * math.pi * place / (place.narrow(axis, -1, 1) + 1e-6)
-        angles = place[..., None] * frequencies  # (B, Y, X, half / 2)
-        parts.append(torch.stack([angles.sin(), angles.cos()], -1).flatten(-2))
-    return torch.cat(parts, -1).flatten(1, 2)
+        places.append(place / (place.narrow(axis, -1, 1) + 1e-6))
+    return sines(torch.stack(places, -1), width, temperature).flatten(1, 2)
+
+
+def sines(places: Tensor, width: int, temperature: float) -> Tensor:
+    """Return sine positions (..., width) of places (..., 2), the fractions of height and width.
+
+    The first half of a vector encodes the height, the second half the width. The angles are fractions of a circle.
+    """
+    half = width // 2
+    frequencies = temperature ** -(2 * torch.arange(half // 2, device=places.device) / half)
+    angles = 2 * math.pi * places[..., None] * frequencies  # (..., 2, half / 2)
+    return torch.stack([angles.sin(), angles.cos()], -1).flatten(-3)
 
 
 def _block(c: DetrConfig, heads: int, hidden: int, *, cross: bool) -> Block:

@@ -266,6 +266,24 @@ PRESETS: dict[str, Settings] = {
     **_named("local-attention", {f"{name}-stem": {**s, "front": "convolution"} for name, s in _LOCAL.items()}),
     "detr/r50": {},
     "detr/r101": {"depths": (3, 4, 23, 3)},
+    # A model for scenes of digits: the ResNet reduces 128 x 128 pixels to 8 x 8 cells.
+    "detr/digits": {
+        "labels": _TEN,
+        "image_size": 128,
+        "channels": 1,
+        "block": "basic",
+        "depths": (1, 1, 1),
+        "widths": (32, 64, 128),
+        "stem_width": 32,
+        "width": 128,
+        "queries": 25,
+        "dropout": 0.0,
+        **{
+            f"{side}_{name}": size
+            for side, layers in (("encoder", 2), ("decoder", 3))
+            for name, size in (("layers", layers), ("heads", 4), ("feed_forward", 256))
+        },
+    },
     # models with the sizes that the papers give
     **_named("conv-attention", {kind: {"kind": kind} for kind in _KINDS}),
     **_named("conv-attention", {f"{k}-small": {"kind": k, "width": 96, "feed_forward": 192} for k in _KINDS}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from manyheads.tasks.answering import INFO as ANSWERING
 from manyheads.tasks.classification import INFO as CLASSIFICATION
+from manyheads.tasks.detection import INFO as DETECTION
 from manyheads.tasks.images import INFO as IMAGES
 from manyheads.tasks.info import TaskInfo
 from manyheads.tasks.language import INFO as LANGUAGE
@@ -21,6 +22,7 @@ TASKS: tuple[TaskInfo, ...] = (
     ANSWERING,
     LANGUAGE,
     IMAGES,
+    DETECTION,
     SIMILARITY,
 )
 # The first row that fits a model determines the class of its predictor.

@@ -96,7 +96,7 @@ class ImageEncoder(TrainedModel[ReadsImages[Config]]):
             >>> vit.attend("digit.png", layers=[0])["self"][0].weights.ndim
             4
         """
-        plain = _open_plain(image)
+        plain = open_plain(image)
         title = "an image" if isinstance(image, Image.Image) else Path(image).name
         # the preprocessed image as a batch, (1, C, Y, X)
         pixels = torch.from_numpy(self.preprocessing.array(plain))[None]
@@ -132,7 +132,7 @@ class ImageEncoder(TrainedModel[ReadsImages[Config]]):
             (16,)
         """
         items, single = rows_of(images, "image", FILES)
-        found = self.embed_arrays((self.preprocessing.array(_open_plain(item)) for item in items), layer, pool)
+        found = self.embed_arrays((self.preprocessing.array(open_plain(item)) for item in items), layer, pool)
         return vectors_of(found, single, as_array)
 
     def embed_arrays(
@@ -273,7 +273,7 @@ class ImageClassifier(ImageEncoder):
             arrays, errors = {}, {}
             for i, image in enumerate(items[first : first + EVALUATION_BATCH], first):
                 try:
-                    arrays[i] = self.preprocessing.array(_open_plain(image))
+                    arrays[i] = self.preprocessing.array(open_plain(image))
                 except UserError as error:
                     if faults is None:
                         raise
@@ -377,7 +377,7 @@ def _resize_positions(model: ReadsImages[Config], size: int) -> ReadsImages[Conf
     return adapt(model, image_size=size)[0]
 
 
-def _open_plain(image: ImageInput) -> Image.Image:
+def open_plain(image: ImageInput) -> Image.Image:
     """Convert an image file or a Pillow image to an upright image in RGB or grayscale."""
     if isinstance(image, Image.Image):
         return plain_image(image)

@@ -101,7 +101,7 @@ def test_trained_norms_stay_trained_in_a_directory(tmp_path: Path) -> None:
     assert_equal(model(images()), other(images()))
 
 
-@pytest.mark.parametrize("settings", [{"attends": (2,), "heads": 2}, {"stem": "3x3"}, {"groups": 3}])
+@pytest.mark.parametrize("settings", [{"attends": (2,), "heads": 2}, {"stem": "3x3"}, {"groups": 3}, {"anchors": True}])
 def test_what_transformers_lacks_is_saved_in_our_format(settings: dict[str, Any], tmp_path: Path) -> None:
     model = Detr(DetrConfig(**OURS, **settings)).eval()
     assert directory.save(tmp_path, model) == "manyheads-detr"

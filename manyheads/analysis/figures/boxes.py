@@ -1,0 +1,51 @@
+"""Picture of an image with the boxes of its objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from PIL import Image, ImageDraw
+
+from manyheads.data.images.checking import open_image
+
+SHORTEST = 480  # Smaller images are enlarged to at least this number of pixels on the longer side.
+COLORS = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7")  # Okabe and Ito 2008
+
+
+class Box(Protocol):
+    """Object with a label, a score, and the edges of its box in pixels."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def score(self) -> float: ...
+    @property
+    def left(self) -> float: ...
+    @property
+    def top(self) -> float: ...
+    @property
+    def right(self) -> float: ...
+    @property
+    def bottom(self) -> float: ...
+
+
+def draw_boxes(path: str | Path, image: str | Path | Image.Image, objects: Sequence[Box]) -> None:
+    """Draw the box, the label and the score of each object over an image. Each label has a color."""
+    picture = (image if isinstance(image, Image.Image) else open_image(image)).convert("RGB")
+    factor = max(1, round(SHORTEST / max(picture.size)))
+    picture = picture.resize((picture.width * factor, picture.height * factor), Image.Resampling.NEAREST)
+    draw = ImageDraw.Draw(picture)
+    names = sorted({found.label for found in objects})
+    for found in sorted(objects, key=lambda each: each.score):
+        color = COLORS[names.index(found.label) % len(COLORS)]
+        left, top, right, bottom = (factor * edge for edge in (found.left, found.top, found.right, found.bottom))
+        draw.rectangle((left, top, right, bottom), outline=color, width=2)
+        caption = f"{found.label} {found.score:.2f}"
+        around = draw.textbbox((left + 2, top), caption, font_size=13)
+        above = min(top, around[3] - around[1] + 5)  # inside of the image
+        at = (left + 2, top - above)
+        draw.rectangle((left, at[1], around[2] + 2, at[1] + above), fill=color)
+        draw.text(at, caption, fill="black", font_size=13)
+    picture.save(path)

@@ -1,0 +1,71 @@
+"""The command `manyheads detect`: find objects in images."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from manyheads.cli.classify import images_in
+from manyheads.cli.lines import answered, one_line
+from manyheads.cli.loading import PRECISION, PROCESSES, in_processes, model_for
+from manyheads.cli.output import check_file, document
+from manyheads.cli.parser import JSON, MODEL, Flag, Option, Positional, Verbs, number
+from manyheads.errors import UserError
+from manyheads.files import JsonObject
+
+if TYPE_CHECKING:
+    from manyheads.tasks.detection.predictor import FoundObject
+
+PICTURES = (".png", ".jpg")
+
+
+def add(verbs: Verbs) -> None:
+    verbs.add(
+        "detect", _detect, "find objects in images", MODEL, JSON,
+        Positional("IMAGE", "an image or a folder of images; without arguments, read one path per line of stdin. "
+                   "Print a line for each object: image, label, score, and left, top, right and bottom edge in pixels",
+                   "rest", nargs="*"),
+        Option("--threshold", "P", "minimum score of an object (default: 0.5)", number(0, 1), 0.5),
+        Option("--out", "FILE.png", "draw the objects of a single image", Path),
+        Flag("--skip-bad-images", "skip images that cannot be read"),
+        PRECISION, PROCESSES,
+        example="manyheads detect runs/detection scene.png --out objects.png",
+    )  # fmt: skip
+
+
+@in_processes
+def _detect(options: argparse.Namespace) -> None:
+    images = [file for path in options.rest for file in images_in(path)]
+    if options.out:
+        check_file(options.out, PICTURES, f"expected a name in {' or '.join(PICTURES)}")
+        if len(images) != 1:
+            raise UserError(f"--out draws one image, found {len(images):,}: give one IMAGE")
+    detector = model_for("detect", options.model, options.precision)
+    documents: list[JsonObject] = []
+
+    def answers(files: list[str]) -> list[list[FoundObject] | str]:
+        faults: dict[int, str] = {}
+        found = detector.detect(files, threshold=options.threshold, faults=faults)
+        return [faults.get(index, objects) for index, objects in enumerate(found)]
+
+    for index, image, objects in answered(images, answers):
+        if isinstance(objects, str):
+            fault = objects if options.rest else f"<stdin>:{index}: {objects}"
+            if not options.skip_bad_images:
+                raise UserError(f"{fault}. To skip such images, pass --skip-bad-images")
+            print(f"manyheads: skipped: {fault}", file=sys.stderr)
+            continue
+        if options.out:
+            from manyheads.analysis.figures.boxes import draw_boxes
+
+            draw_boxes(options.out, image, objects)
+        if options.json:
+            documents.append({"image": image, "objects": [found._asdict() for found in objects]})
+            continue
+        for found in objects:
+            edges = (f"{edge:.0f}" for edge in found[2:6])
+            print("\t".join([one_line(image), one_line(found.label), f"{found.score:.4f}", *edges]))
+    if options.json:
+        document(documents)

@@ -1,0 +1,211 @@
+"""Predictor for object detection: labels and boxes of the objects in images, and average precision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple, overload
+
+import numpy as np
+import torch
+
+from manyheads import directory
+from manyheads.calls import checked_methods
+from manyheads.core.runtime import ComputeConfig
+from manyheads.data.images.object_preprocessing import MEAN, STD, ObjectPreprocessing, padded
+from manyheads.data.images.object_source import ObjectSource
+from manyheads.data.images.objects import ObjectData
+from manyheads.errors import UserError
+from manyheads.files import JsonObject
+from manyheads.models.detr import Detr
+from manyheads.tasks.detection.detected import Detected, detected
+from manyheads.tasks.detection.metrics import average_precision, precision_by_label
+from manyheads.tasks.detection.objective import tensors
+from manyheads.tasks.evaluation import EvaluationResult, scored_data
+from manyheads.tasks.images.predictor import FILES, ImageInput, Images, open_plain
+from manyheads.tasks.inputs import rows_of
+from manyheads.tasks.predictor import TrainedModel
+from manyheads.training.distributed_map import distributed_map
+from manyheads.training.record import Metrics
+
+BATCH = 8  # number of images that are computed together
+THRESHOLD = 0.5  # default minimum score of a detected object
+
+
+class FoundObject(NamedTuple):
+    """Object in an image, with its box in pixels of the upright original image.
+
+    query  index of the object query that found it
+    """
+
+    label: str
+    score: float
+    left: float
+    top: float
+    right: float
+    bottom: float
+    query: int
+
+
+@dataclass(frozen=True, repr=False)
+class DetectionEvaluation(EvaluationResult):
+    """Result of a detector on test data. The quality of an image is the F1 score of its objects with an IoU of 0.5."""
+
+    labels: tuple[str, ...] = field(kw_only=True)
+    found: list[Detected] = field(kw_only=True)
+
+    def by_label(self) -> list[JsonObject]:
+        """Return the number of objects, AP and AP50 of each label."""
+        assert isinstance(self.data, ObjectData)
+        return precision_by_label(self.data, self.labels, self.found)
+
+
+@checked_methods
+class Detector(TrainedModel[Detr]):
+    """Detector of objects in images, as returned by `manyheads.load`."""
+
+    verbs: ClassVar[tuple[str, ...]] = ("detect", "evaluate")
+    reads: ClassVar = "images"
+    reports = ("by_label",)
+
+    def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
+        super().__init__(loaded, compute)
+        self.preprocessing = preprocessing_of(loaded)
+
+    @overload
+    def detect(self, images: ImageInput, *, threshold: float = THRESHOLD) -> list[FoundObject]: ...
+    @overload
+    def detect(
+        self, images: Images, *, threshold: float = THRESHOLD, faults: dict[int, str] | None = None
+    ) -> list[list[FoundObject]]: ...
+    def detect(
+        self, images: ImageInput | Images, *, threshold: float = THRESHOLD, faults: dict[int, str] | None = None
+    ) -> list[FoundObject] | list[list[FoundObject]]:
+        """Return the objects in every image, highest score first. Images are given as files or Pillow images.
+
+        threshold  minimum score of an object
+        faults     dictionary to which an error message is added for each image that cannot be read, by image index. The
+                   result then has no objects for this image. By default, such an image raises UserError
+
+            >>> [found.label for found in detector.detect("scene.png", threshold=0.0)][:1]
+            ['dot']
+        """
+        if not 0 <= threshold <= 1:
+            raise UserError(f"threshold is {threshold!r}: expected 0 to 1")
+        items, single = rows_of(images, "image", FILES)
+        rows: list[list[FoundObject]] = [[] for _ in items]
+
+        def run(first: int) -> tuple[list[tuple[int, tuple[int, int], Detected]], dict[int, str]]:
+            opened, errors = {}, {}
+            for index, image in enumerate(items[first : first + BATCH], first):
+                try:
+                    opened[index] = open_plain(image)
+                except UserError as error:
+                    if faults is None:
+                        raise
+                    errors[index] = str(error)
+            arrays = [self.preprocessing.array(image) for image in opened.values()]
+            found = self._detected(arrays) if arrays else []
+            return list(zip(opened, (image.size for image in opened.values()), found, strict=True)), errors
+
+        for group, errors in distributed_map(range(0, len(items), BATCH), run):
+            for index, size, found in group:
+                rows[index] = self._objects(found, size, threshold)
+            if faults is not None:
+                faults |= errors
+        return rows[0] if single else rows
+
+    def evaluate(self, data: object = None) -> EvaluationResult:
+        """Detect the objects in the images of a data set, and compare them with the annotations.
+
+        data  an `ObjectData`, or data that the method `outcome` accepts
+        """
+        if not isinstance(data, ObjectData):
+            return self.outcome(data)
+        found: list[Detected] = []
+
+        def run(first: int) -> list[Detected]:
+            return self._detected([self.preprocessing.array(s.image()) for s in data.scenes[first : first + BATCH]])
+
+        for group in distributed_map(range(0, len(data), BATCH), run):
+            found += group
+        signature = f"{data.objects:,} objects in {len(data):,} images, pycocotools"
+        scores = average_precision(data, self.model.labels, found)
+        metrics: Metrics = {name: {"value": value, "signature": signature} for name, value in scores.items()}
+        outputs = [self._objects(image, scene.size, THRESHOLD) for image, scene in zip(found, data.scenes, strict=True)]
+        truths = [
+            [_object(label, 1.0, box, -1) for label, box in zip(scene.labels, scene.boxes.tolist(), strict=True)]
+            for scene in data.scenes
+        ]
+        quality = [f1_of(output, truth) for output, truth in zip(outputs, truths, strict=True)]
+        texts = [[", ".join(sorted(o.label for o in image)) for image in side] for side in (outputs, truths)]
+        places = [data.place(index) for index in range(len(data))]
+        return DetectionEvaluation(
+            places, texts[0], texts[1], quality, metrics, labels=self.model.labels, found=found, unit="F1 of an image",
+            data=data,
+        )  # fmt: skip
+
+    def outcome(self, data: object = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
+        """Evaluate the model on the test data of its training run, or on other data.
+
+        data  a COCO file, a folder of images with labels in the format of YOLO, or a directory with a test split
+        """
+        labels = self.model.labels
+        return self.evaluate(scored_data(self.path, data, ObjectSource(), skip_bad_lines=skip_bad_lines, labels=labels))
+
+    def _detected(self, arrays: Sequence[np.ndarray[tuple[int, ...], np.dtype[np.float32]]]) -> list[Detected]:
+        """Return the predictions for preprocessed images (C, Y, X)."""
+        model = self.compiled
+        with torch.inference_mode(), model.compute.autocast():
+            return detected(model(*tensors(padded(arrays), model.compute)))
+
+    def _objects(self, found: Detected, size: tuple[int, int], threshold: float) -> list[FoundObject]:
+        edges = found.boxes * np.array([*size, *size], dtype=np.float32)
+        rows = zip(found.labels, found.scores.tolist(), edges.tolist(), found.queries.tolist(), strict=True)
+        return [
+            _object(self.model.labels[label], score, box, query)
+            for label, score, box, query in rows
+            if score >= threshold
+        ]
+
+
+def _object(label: str, score: float, box: Sequence[float], query: int) -> FoundObject:
+    left, top, right, bottom = box
+    return FoundObject(label, score, left, top, right, bottom, query)
+
+
+def f1_of(found: Sequence[FoundObject], truth: Sequence[FoundObject]) -> float:
+    """Return the F1 score of the objects found in an image; 1.0 if there are none, and none are found.
+
+    A found object is right if an object with its label, which no better one has taken, has an IoU of at least 0.5.
+    """
+    left, right = list(truth), 0
+    for each in found:
+        best = max((other for other in left if other.label == each.label), key=lambda o: iou(each, o), default=None)
+        if best is not None and iou(each, best) >= 0.5:
+            left.remove(best)
+            right += 1
+    return 2 * right / (len(found) + len(truth)) if found or truth else 1.0
+
+
+def iou(a: FoundObject, b: FoundObject) -> float:
+    """Return the intersection over union of two boxes."""
+    width, height = min(a.right, b.right) - max(a.left, b.left), min(a.bottom, b.bottom) - max(a.top, b.top)
+    shared = max(width, 0.0) * max(height, 0.0)
+    return shared / (sum((o.right - o.left) * (o.bottom - o.top) for o in (a, b)) - shared)
+
+
+def preprocessing_of(loaded: directory.Loaded) -> ObjectPreprocessing:
+    """Return the preprocessing of a detector's directory; without preprocessor_config.json, that of published DETRs."""
+    config = loaded.model.config
+    if loaded.preprocessing is None:
+        gray = config.channels == 1
+        return ObjectPreprocessing(800, 1333, MEAN[:1] if gray else MEAN, STD[:1] if gray else STD, config.channels)
+    try:
+        preprocessing = ObjectPreprocessing.from_dict(loaded.preprocessing)
+    except (TypeError, KeyError) as error:
+        raise UserError(f"{loaded.path}: preprocessor_config.json: {error}") from None
+    if preprocessing.channels != config.channels:
+        raise UserError(f"{loaded.path}: preprocessor_config.json is for {preprocessing.channels} channels, "
+                        f"the model for {config.channels}: copy both from one model")  # fmt: skip
+    return preprocessing
