@@ -131,6 +131,13 @@ class Detr(ReadsImages[DetrConfig]):
         """
         return self.predict(self.states(images, sizes)[-1])
 
+    def cells(self, images: Tensor) -> Tensor:
+        """Return the output of the ResNet before pooling, (B, C', Y', X'), for images (B, C, Y, X)."""
+        x = self.backbone.stem(images)
+        for stage in self.backbone.stages:
+            x = stage(x)
+        return x
+
     def features(self, images: Tensor) -> Tensor:
         """Return the pooled features (B, D) of the ResNet for images (B, C, Y, X)."""
         return self.backbone.features(images)
@@ -151,9 +158,7 @@ class Detr(ReadsImages[DetrConfig]):
         In training, the states of all groups of queries are returned, (layers, B, groups * N, D).
         """
         c = self.config
-        x = self.backbone.stem(images)
-        for stage in self.backbone.stages:
-            x = stage(x)
+        x = self.cells(images)
         valid = valid_cells(sizes, images, x)
         mask = None if sizes is None else Mask(dense=valid.flatten(1)[:, None, None])
         positions = grid_positions(valid, c.width, c.temperature).to(x.dtype)

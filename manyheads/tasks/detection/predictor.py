@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import ClassVar, NamedTuple, overload
 
 import numpy as np
 import torch
+from PIL import Image
 
 from manyheads import directory
+from manyheads.analysis.maps import AttentionMaps, MapOptions
+from manyheads.analysis.maps.sides import Side
 from manyheads.calls import checked_methods
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.images.object_preprocessing import MEAN, STD, ObjectPreprocessing, padded
@@ -64,7 +69,7 @@ class DetectionEvaluation(EvaluationResult):
 class Detector(TrainedModel[Detr]):
     """Detector of objects in images, as returned by `manyheads.load`."""
 
-    verbs: ClassVar[tuple[str, ...]] = ("detect", "evaluate")
+    verbs: ClassVar[tuple[str, ...]] = ("detect", "attend", "evaluate")
     reads: ClassVar = "images"
     reports = ("by_label",)
 
@@ -114,6 +119,49 @@ class Detector(TrainedModel[Detr]):
             if faults is not None:
                 faults |= errors
         return rows[0] if single else rows
+
+    def attend(
+        self, image: str | Path | Image.Image, *, threshold: float = THRESHOLD, layers: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None, axis: str | None = None,
+    ) -> AttentionMaps:  # fmt: skip
+        """Return the attention weights of every head in every layer for an image.
+
+        The axis "cross" shows where the query of each found object looks, or all queries if no object is found.
+
+        threshold      minimum score of an object
+        layers, heads  indices of the layers and heads to return. By default, all are returned
+
+            >>> detector.attend("scene.png", layers=[0])["cross"][0].keys.grid
+            (8, 8)
+        """
+        plain = open_plain(image)
+        found = self.detect(plain, threshold=threshold)
+        array = self.preprocessing.array(plain)
+        grid, cover = self._grid(array.shape[1], array.shape[2])
+        cells, every = Side.patches(grid, cover=cover), Side.positions(self.model.config.queries)
+        names = {each.query: f"{each.label} {each.score:.2f}" for each in found}
+        objects = replace(every, tokens=tuple(names.get(query, token) for query, token in enumerate(every.tokens)))
+        sides = {"encoder": (cells, cells), "decoder": (objects, objects), "cross": (objects, cells)}
+        title = "an image" if isinstance(image, Image.Image) else Path(image).name
+        picture = np.asarray(plain.resize((array.shape[2], array.shape[1])), dtype=np.uint8)
+        maps = self._attention_maps(
+            [torch.from_numpy(array)[None]], sides, title, MapOptions(axis, layers, heads), picture=picture
+        )
+        kept = [each.query for each in found]
+        if kept and "cross" in maps.axes:
+            rows = [
+                replace(layer, weights=layer.weights[:, :, kept], queries=layer.queries.part(kept))
+                for layer in maps["cross"]
+            ]
+            maps = replace(maps, axes={"cross": rows, **{name: maps[name] for name in maps if name != "cross"}})
+        return maps
+
+    def _grid(self, height: int, width: int) -> tuple[tuple[int, int], tuple[float, float]]:
+        """Return the number of rows and columns of cells of an image, and the fraction of the image that they cover."""
+        with torch.inference_mode():
+            rows, columns = self.model.cells(torch.zeros(1, self.model.channels, height, width)).shape[2:]
+        stride = 2 ** round(math.log2(height / rows))
+        return (rows, columns), (rows * stride / height, columns * stride / width)
 
     def evaluate(self, data: object = None) -> EvaluationResult:
         """Detect the objects in the images of a data set, and compare them with the annotations.
