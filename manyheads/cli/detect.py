@@ -59,8 +59,9 @@ def _detect(options: argparse.Namespace) -> None:
             continue
         if options.out:
             from manyheads.analysis.figures.boxes import draw_boxes
+            from manyheads.data.images.checking import open_image
 
-            draw_boxes(options.out, image, objects)
+            draw_boxes(options.out, open_image(image), objects)
         if options.json:
             documents.append({"image": image, "objects": [found._asdict() for found in objects]})
             continue

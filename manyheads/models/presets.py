@@ -243,6 +243,13 @@ _LOCAL: dict[str, Settings] = {
     **{name: _RESNET[name] for name in ("26", "38", "50")},
     **{name: {**_RESNET[name], "stem_window": 2} for name in ("18-small", "26-small")},
 }
+# a model for scenes of digits: the ResNet reduces 128 x 128 pixels to 8 x 8 cells
+_DETR_DIGITS: Settings = {
+    "labels": _TEN, "image_size": 128, "channels": 1, "block": "basic", "depths": (1, 1, 1), "widths": (32, 64, 128),
+    "stem_width": 32, "width": 128, "queries": 25, "anchors": True, "temperature": 20.0, "dropout": 0.0,
+    "encoder_layers": 2, "encoder_heads": 4, "encoder_feed_forward": 256,
+    "decoder_layers": 3, "decoder_heads": 4, "decoder_feed_forward": 256,
+}  # fmt: skip
 _KINDS = ("quadratic", "relative", "content")  # kinds of attention layers in conv_attention.py
 
 PRESETS: dict[str, Settings] = {
@@ -266,24 +273,7 @@ PRESETS: dict[str, Settings] = {
     **_named("local-attention", {f"{name}-stem": {**s, "front": "convolution"} for name, s in _LOCAL.items()}),
     "detr/r50": {},
     "detr/r101": {"depths": (3, 4, 23, 3)},
-    # A model for scenes of digits: the ResNet reduces 128 x 128 pixels to 8 x 8 cells.
-    "detr/digits": {
-        "labels": _TEN,
-        "image_size": 128,
-        "channels": 1,
-        "block": "basic",
-        "depths": (1, 1, 1),
-        "widths": (32, 64, 128),
-        "stem_width": 32,
-        "width": 128,
-        "queries": 25,
-        "dropout": 0.0,
-        **{
-            f"{side}_{name}": size
-            for side, layers in (("encoder", 2), ("decoder", 3))
-            for name, size in (("layers", layers), ("heads", 4), ("feed_forward", 256))
-        },
-    },
+    "detr/digits": _DETR_DIGITS,
     # models with the sizes that the papers give
     **_named("conv-attention", {kind: {"kind": kind} for kind in _KINDS}),
     **_named("conv-attention", {f"{k}-small": {"kind": k, "width": 96, "feed_forward": 192} for k in _KINDS}),

@@ -45,6 +45,7 @@ def models(folder: Path) -> dict[str, Any]:
         "tagger": services.bert(folder / "runs/tagger", head="token", labels=("O", "B-PLACE", "I-PLACE")),
         "answerer": services.bert(folder / "runs/answerer", head="question"),
         "encoder": services.bert(folder / "runs/encoder"),
+        "detector": services.detector(folder / "runs/detector"),
     }
     data = {"source": "en", "target": "de", "fingerprints": {}}
     (made["translator"] / "result.json").write_text(json.dumps({"data": data}))
@@ -57,6 +58,7 @@ def models(folder: Path) -> dict[str, Any]:
     sizes = {"size": {"height": 8, "width": 8}, "image_mean": [0.5], "image_std": [0.5]}
     directory.save(made["vit"], vit, preprocessing=sizes)
     Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8)).save(folder / "digit.png")
+    Image.fromarray(np.arange(128 * 128, dtype=np.uint8).reshape(128, 128)).save(folder / "scene.png")
     (folder / "test.tsv").write_text("en\tde\nthe cat\tthe dog\nthe dog\tthe cat\n")
     (folder / "labeled.tsv").write_text("text\tlabel\nthe cat\tnegative\nthe dog\tpositive\n")
     return {name: load(path) for name, path in made.items()}

@@ -20,6 +20,7 @@ import httpx2
 import torch
 
 from manyheads import directory
+from manyheads.data.images.object_preprocessing import ObjectPreprocessing
 from manyheads.data.text.tokenizers import END_OF_TEXT, train_bpe, train_byte_bpe, train_wordpiece
 from manyheads.models.presets import build, preset
 from manyheads.service.app import application
@@ -43,6 +44,14 @@ def language_model(path: Path, **settings: Any) -> Path:
     end = tokenizer.token_to_id(END_OF_TEXT)
     sizes = {"vocab": tokenizer.get_vocab_size(), "end": end, "width": 16, "layers": 2, "heads": 2}
     directory.save(path, drawn("gpt2/nano", 0.5, **{**sizes, "max_positions": 128, **settings}), tokenizer)
+    return path
+
+
+def detector(path: Path, **settings: Any) -> Path:
+    """Write a detector of dots and lines in gray images of 128 x 128 pixels."""
+    sizes = {"labels": ("dot", "line"), "widths": (16, 16, 16), "stem_width": 16, "width": 16, "queries": 9}
+    prepared = ObjectPreprocessing(128, 128, (0.5,), (0.5,), 1).as_dict()
+    directory.save(path, drawn("detr/digits", 0.02, **{**sizes, **settings}), preprocessing=prepared)
     return path
 
 

@@ -8,8 +8,6 @@ from typing import Protocol
 
 from PIL import Image, ImageDraw
 
-from manyheads.data.images.checking import open_image
-
 SHORTEST = 480  # Smaller images are enlarged to at least this number of pixels on the longer side.
 COLORS = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7")  # Okabe and Ito 2008
 
@@ -31,9 +29,9 @@ class Box(Protocol):
     def bottom(self) -> float: ...
 
 
-def draw_boxes(path: str | Path, image: str | Path | Image.Image, objects: Sequence[Box]) -> None:
+def draw_boxes(path: str | Path, image: Image.Image, objects: Sequence[Box]) -> None:
     """Draw the box, the label and the score of each object over an image. Each label has a color."""
-    picture = (image if isinstance(image, Image.Image) else open_image(image)).convert("RGB")
+    picture = image.convert("RGB")
     factor = max(1, round(SHORTEST / max(picture.size)))
     picture = picture.resize((picture.width * factor, picture.height * factor), Image.Resampling.NEAREST)
     draw = ImageDraw.Draw(picture)

@@ -160,8 +160,9 @@ def _image_folder(file: Path, names: Sequence[str]) -> Path:
     """Return the folder with the images of a COCO file: the first candidate in which one of them exists."""
     split = file.stem.removeprefix("instances_")
     above = file.parent.parent
-    candidates = [file.parent, file.parent / "images", file.parent / split, above / split, above / "images" / split,
-                  above / "images", above]  # fmt: skip
+    names_of_split = (split, split.rstrip("0123456789"))
+    candidates = [file.parent, file.parent / "images", *(file.parent / name for name in names_of_split)]
+    candidates += [folder / name for folder in (above, above / "images") for name in (*names_of_split, "")]
     return next((folder for folder in candidates if any((folder / name).is_file() for name in names)), file.parent)
 
 

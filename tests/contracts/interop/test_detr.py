@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
+import transformers as untyped_transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -17,6 +17,8 @@ from manyheads.errors import UserError
 from manyheads.models.detr import Detr, DetrConfig, grid_positions
 from manyheads.models.presets import preset
 from tests.support.timm_stub import load_timm
+
+transformers: Any = untyped_transformers  # whose configurations take more arguments than their types say
 
 SIZES: dict[str, Any] = {
     "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 4,
@@ -31,7 +33,7 @@ OURS: dict[str, Any] = {
 
 def theirs(**backbone: Any) -> Any:
     settings = {"embedding_size": 8, "hidden_sizes": [16, 32], "depths": [1, 1], **backbone}
-    resnet = transformers.ResNetConfig(out_features=["stage2"], **settings)  # type: ignore[arg-type]
+    resnet = transformers.ResNetConfig(out_features=["stage2"], **settings)
     torch.manual_seed(0)
     model = transformers.DetrForObjectDetection(transformers.DetrConfig(backbone_config=resnet, **SIZES)).eval()
     with torch.no_grad():
