@@ -2,7 +2,7 @@
 
 # CLASSIFIERS have one output row per label. HEADS also includes all modules that exist only if a model has certain
 # heads.
-CLASSIFIERS = ("classifier", "head", "distillation_head", "output")
+CLASSIFIERS = ("classifier", "cell_classifier", "head", "distillation_head", "output")
 HEADS = (*CLASSIFIERS, "pooler", "transform", "transform_norm", "output_bias", "next_sentence", "representation")
 
 

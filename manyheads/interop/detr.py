@@ -132,7 +132,8 @@ DETR = Family(
             Setting("frozen_norms", "frozen_norms", default=True),
         ),
         ours_only={
-            "attends": (), "front": "convolution", "stem": "7x7", "squeeze": None, "anchors": False, "groups": 1,
+            "attends": (), "front": "convolution", "stem": "7x7", "squeeze": None, "anchors": False, "dense": False,
+            "groups": 1,
             "temperature": 10_000.0,
         },
         theirs_only={"position_embedding_type": "sine", "dilation": False},

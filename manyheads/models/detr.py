@@ -11,12 +11,15 @@ prediction, with the same heads, and all of them are trained (auxiliary losses).
 
 A box is (center x, center y, width, height), as fractions of the width and the height of the image.
 
-DETR learns slowly. Two remedies are settings:
+DETR learns slowly. Three remedies are settings:
 
 anchors  Each query has a point in the image, which is learned. The sine positions of this point are its position, and
          its box is predicted relative to the point (Wang et al. 2021, "Anchor DETR"; Liu et al. 2022, "DAB-DETR"). The
          points begin on a grid, and queries and keys of cross-attention begin with equal projections, so that a query
          attends to the cells around its point. The learned object queries are the input of the decoder.
+dense    In training, a linear layer predicts the label of the object in each cell of the encoder's output, so that the
+         ResNet learns from every cell (a simple form of Zong et al. 2023, "DETRs with Collaborative Hybrid Assignments
+         Training").
 groups   In training, several groups of queries, which do not attend to each other, each find all objects (Chen et al.
          2022, "Group DETR"). Only the first group predicts.
 """
@@ -53,6 +56,7 @@ class DetrConfig(LocalAttentionConfig):
     width          width D of encoder and decoder, a multiple of 4
     queries        number of object queries N, the largest number of objects that can be found in an image
     anchors        if True, each query has a point in the image (Anchor DETR)
+    dense          if True, training also predicts the label of the object in each cell of the image
     groups         number of groups of queries in training (Group DETR)
     temperature    base of the frequencies of the sine positions. With 20, as in DAB-DETR, neighboring cells differ more
     dropout        dropout of the outputs of sublayers, and of the hidden units of the feed-forward networks if
@@ -67,6 +71,7 @@ class DetrConfig(LocalAttentionConfig):
     width: Size = 256
     queries: Annotated[int, Range(1, 10_000)] = 100
     anchors: bool = False
+    dense: bool = False
     groups: Annotated[int, Range(1, 100)] = 1
     temperature: Annotated[float, Range(1, 10**6)] = 10_000.0
     encoder_layers: Layers = 6
@@ -93,6 +98,20 @@ class Detections(NamedTuple):
     boxes: Tensor
 
 
+class Decoded(NamedTuple):
+    """Results of encoder and decoder.
+
+    states  normalized states of the object queries after each layer of the decoder, (layers, B, N, D). In training, of
+            all groups of queries, (layers, B, groups * N, D)
+    memory  output of the encoder, (B, Y * X, D)
+    valid   table of the cells whose pixels are not padding, (B, Y, X)
+    """
+
+    states: Tensor
+    memory: Tensor
+    valid: Tensor
+
+
 class Detr(ReadsImages[DetrConfig]):
     """DETR. Images (B, C, Y, X) in, labels and boxes of N object queries out."""
 
@@ -117,6 +136,7 @@ class Detr(ReadsImages[DetrConfig]):
         xavier_uniform(self.decoder)
         self.classifier = nn.Linear(c.width, len(c.labels) + 1)
         self.box = nn.ModuleList(nn.Linear(c.width, outputs) for outputs in (c.width, c.width, 4))
+        self.cell_classifier = nn.Linear(c.width, len(c.labels) + 1) if c.dense else None
         self.anchors = nn.Parameter(anchor_grid(c.queries).repeat(c.groups, 1)) if c.anchors else None
         if c.anchors:
             for block in self.decoder.blocks:
@@ -129,7 +149,7 @@ class Detr(ReadsImages[DetrConfig]):
 
         sizes  number of rows and columns of each image that are not padding, (B, 2). By default, there is no padding
         """
-        return self.predict(self.states(images, sizes)[-1])
+        return self.predict(self.decode(images, sizes).states[-1])
 
     def cells(self, images: Tensor) -> Tensor:
         """Return the output of the ResNet before pooling, (B, C', Y', X'), for images (B, C, Y, X)."""
@@ -152,11 +172,8 @@ class Detr(ReadsImages[DetrConfig]):
             box = torch.cat([box[..., :2] + self.anchors[: box.shape[-2]], box[..., 2:]], -1)
         return Detections(self.classifier(states), box.sigmoid())
 
-    def states(self, images: Tensor, sizes: Tensor | None = None) -> Tensor:
-        """Return the normalized states of the object queries after each layer of the decoder, (layers, B, N, D).
-
-        In training, the states of all groups of queries are returned, (layers, B, groups * N, D).
-        """
+    def decode(self, images: Tensor, sizes: Tensor | None = None) -> Decoded:
+        """Return the results of encoder and decoder for the arguments of `forward`."""
         c = self.config
         x = self.cells(images)
         valid = valid_cells(sizes, images, x)
@@ -178,7 +195,7 @@ class Detr(ReadsImages[DetrConfig]):
                 x, mask=apart, positions=at, memory=memory, memory_mask=mask, memory_positions=positions
             )  # (B, N, D)
             states.append(self.decoder.norm(x))
-        return torch.stack(states)
+        return Decoded(torch.stack(states), memory, valid)
 
 
 class FrozenBatchNorm(nn.Module):

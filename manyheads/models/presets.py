@@ -246,7 +246,7 @@ _LOCAL: dict[str, Settings] = {
 # a model for scenes of digits: the ResNet reduces 128 x 128 pixels to 8 x 8 cells
 _DETR_DIGITS: Settings = {
     "labels": _TEN, "image_size": 128, "channels": 1, "block": "basic", "depths": (1, 1, 1), "widths": (32, 64, 128),
-    "stem_width": 32, "width": 128, "queries": 25, "anchors": True, "temperature": 20.0, "dropout": 0.0,
+    "stem_width": 32, "width": 128, "queries": 25, "anchors": True, "dense": True, "temperature": 20.0, "dropout": 0.0,
     "encoder_layers": 2, "encoder_heads": 4, "encoder_feed_forward": 256,
     "decoder_layers": 3, "decoder_heads": 4, "decoder_feed_forward": 256,
 }  # fmt: skip

@@ -1,10 +1,10 @@
 """Readers of images with boxes, in the formats of COCO and YOLO. Faults are reported with file and annotation.
 
 COCO (Lin 2014): a JSON file with `images`, `categories` and `annotations`. A box is [left, top, width, height] in
-pixels. Images are next to the file, in its folder `images`, or in a folder beside `annotations` that has the name of
-the split, as in annotations/instances_val2017.json and val2017/.
+pixels. Images are next to the file, in its folder `images`, or in a folder next to `annotations` that has the name
+of the split, as in annotations/instances_val2017.json and val2017/.
 
-YOLO: a folder of images below a folder `images`, and beside it a folder `labels` with a text file for each image. A
+YOLO: a folder of images below a folder `images`, and next to it a folder `labels` with a text file for each image. A
 line is the class index, and center x, center y, width and height as fractions of the image's sides. The names of the
 classes are in `data.yaml` or `classes.txt`.
 

@@ -95,7 +95,7 @@ class ObjectPreprocessing(Config):
         return cls(size["shortest_edge"], size["longest_edge"], mean, std, 1 if len(mean) == 1 else 3)
 
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, with which published backbones were trained
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet; published backbones were trained with them
 
 
 def padded(arrays: Sequence[NDArray[np.float32]]) -> Padded:

@@ -17,7 +17,7 @@ from manyheads.models.detr import Detections, Detr
 from manyheads.tasks.detection.batches import ObjectBatch, ObjectLoader
 from manyheads.tasks.detection.detected import Detected, detected
 from manyheads.tasks.detection.metrics import average_precision
-from manyheads.tasks.detection.set_loss import GIOU, L1, Objects, set_loss
+from manyheads.tasks.detection.set_loss import CELLS, GIOU, L1, Objects, cell_loss, set_loss
 from manyheads.training.distributed_map import distributed_map
 from manyheads.training.objective import Better, Loss
 
@@ -47,13 +47,15 @@ class DetectionObjective:
         return self._train.epoch(epoch)
 
     def loss(self, batch: ObjectBatch) -> Loss:
-        states = self.model.states(*tensors(batch.images, self.compute))
-        found = self.model.predict(states)  # (layers, B, groups * N, ...)
-        groups = states.shape[2] // self.model.config.queries
-        grouped = Detections(*(part.unflatten(2, (groups, -1)).transpose(1, 2) for part in found))
-        parts = set_loss(grouped, Objects(*(part.to(states.device) for part in batch.objects)))
-        # The cross-entropy is a mean over queries; the other parts are sums over objects.
-        return Loss(parts.labels * batch.items + L1 * parts.l1 + GIOU * parts.giou, batch.items)
+        model, objects = self.model, Objects(*(part.to(self.compute.device) for part in batch.objects))
+        decoded = model.decode(*tensors(batch.images, self.compute))
+        found = model.predict(decoded.states)  # (layers, B, groups * N, ...)
+        groups = decoded.states.shape[2] // model.config.queries
+        parts = set_loss(Detections(*(part.unflatten(2, (groups, -1)).transpose(1, 2) for part in found)), objects)
+        mean = parts.labels  # over queries; the other parts are sums over objects
+        if model.training and model.cell_classifier is not None:
+            mean = mean + CELLS * cell_loss(model.cell_classifier(decoded.memory), decoded.valid, objects)
+        return Loss(mean * batch.items + L1 * parts.l1 + GIOU * parts.giou, batch.items)
 
     def validate(self) -> dict[str, float]:
         batches, data = self._validation.epoch(), self._validation.data

@@ -17,6 +17,7 @@ from manyheads.errors import extra
 from manyheads.models.detr import Detections
 
 LABEL_COST, L1, GIOU = 1.0, 5.0, 2.0  # weights in costs and losses (section A.4)
+CELLS = 2.0  # weight of the loss of the cells' labels
 NO_OBJECT = 0.1  # weight of the label "no object" in the cross-entropy (section A.2)
 
 
@@ -105,8 +106,7 @@ def set_loss(found: Detections, objects: Objects) -> SetLoss:
     labels = torch.full(found.logits.shape[:-1], nothing, device=chosen.device)
     where = valid.nonzero(as_tuple=True)
     labels[(*where[:-1], chosen[where])] = objects.labels.expand(chosen.shape)[where]
-    weights = torch.ones(nothing + 1, device=chosen.device)
-    weights[-1] = NO_OBJECT
+    weights = label_weights(nothing + 1, chosen.device)
     entropies = F.cross_entropy(
         found.logits.float().flatten(0, -2), labels.flatten(), weights, reduction="none"
     ).view_as(labels)
@@ -116,3 +116,32 @@ def set_loss(found: Detections, objects: Objects) -> SetLoss:
         l1[valid].sum() / groups,
         giou[valid].sum() / groups,
     )
+
+
+def label_weights(count: int, device: torch.device) -> Tensor:
+    """Return the weights of the labels in a cross-entropy, (L + 1); the last label is "no object"."""
+    weights = torch.ones(count, device=device)
+    weights[-1] = NO_OBJECT
+    return weights
+
+
+def cell_loss(logits: Tensor, valid: Tensor, objects: Objects) -> Tensor:
+    """Return the mean cross-entropy of the labels of an image's cells.
+
+    The label of a cell is that of the object whose box contains the center of the cell, or is less than half a cell
+    away; of several, the object with the nearest center.
+
+    logits  (B, Y * X, L + 1)
+    valid   table of the cells whose pixels are not padding, (B, Y, X)
+    """
+    counts = torch.stack([valid[:, 0].sum(1), valid[:, :, 0].sum(1)], -1)[:, None]  # columns and rows, (B, 1, 2)
+    rows, columns = (torch.arange(size, device=valid.device) + 0.5 for size in valid.shape[1:])
+    numbers = torch.stack(torch.meshgrid(columns, rows, indexing="xy"), -1).flatten(0, 1)  # x and y, (Y * X, 2)
+    centers, half = (numbers / counts)[:, :, None], 0.5 / counts[:, :, None]  # (B, Y * X, 1, 2), (B, 1, 1, 2)
+    edges = corners(objects.boxes)[:, None]  # (B, 1, M, 4)
+    inside = ((centers >= edges[..., :2] - half) & (centers <= edges[..., 2:] + half)).all(-1) & objects.valid[:, None]
+    distance = (centers - objects.boxes[:, None, :, :2]).abs().sum(-1).masked_fill(~inside, torch.inf)
+    nothing = logits.shape[-1] - 1
+    labels = objects.labels.gather(1, distance.argmin(-1)).masked_fill(~inside.any(-1), nothing)
+    weights = label_weights(nothing + 1, logits.device)
+    return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), weights)

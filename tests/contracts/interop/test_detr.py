@@ -103,7 +103,9 @@ def test_trained_norms_stay_trained_in_a_directory(tmp_path: Path) -> None:
     assert_equal(model(images()), other(images()))
 
 
-@pytest.mark.parametrize("settings", [{"attends": (2,), "heads": 2}, {"stem": "3x3"}, {"groups": 3}, {"anchors": True}])
+@pytest.mark.parametrize(
+    "settings", [{"attends": (2,), "heads": 2}, {"stem": "3x3"}, {"groups": 3}, {"anchors": True}, {"dense": True}]
+)
 def test_what_transformers_lacks_is_saved_in_our_format(settings: dict[str, Any], tmp_path: Path) -> None:
     model = Detr(DetrConfig(**OURS, **settings)).eval()
     assert directory.save(tmp_path, model) == "manyheads-detr"
@@ -122,10 +124,10 @@ def test_published_counts() -> None:
 def test_groups_of_queries_do_not_see_each_other() -> None:
     torch.manual_seed(0)
     model = Detr(DetrConfig(**OURS, groups=3, dropout=0.0)).eval()
-    alone = model.states(images())
+    alone = model.decode(images()).states
     for norm in model.modules():
         norm.training = norm is model  # all groups, with the norms of evaluation
-    grouped = model.states(images())
+    grouped = model.decode(images()).states
     assert grouped.shape == (2, 2, 15, 32)
     assert torch.allclose(grouped[:, :, :5], alone, atol=1e-6)
 

@@ -25,7 +25,7 @@ from manyheads.tasks.detection.batches import relative
 from manyheads.tasks.detection.detected import Detected, detected
 from manyheads.tasks.detection.metrics import average_precision, precision_by_label
 from manyheads.tasks.detection.predictor import f1_of
-from manyheads.tasks.detection.set_loss import Objects, generalized_iou, set_loss
+from manyheads.tasks.detection.set_loss import Objects, cell_loss, generalized_iou, set_loss
 from tests.support import services
 
 transformers: Any = untyped_transformers  # whose configurations take more arguments than their types say
@@ -59,12 +59,26 @@ def test_the_loss_is_that_of_transformers(tmp_path: Path) -> None:
     ]
     theirs = other(images, labels=targets)
     model = directory.load(tmp_path).model
-    predicted = model.predict(model.states(images))
+    predicted = model.predict(model.decode(images).states)
     ours = set_loss(Detections(predicted.logits[:, None], predicted.boxes[:, None]), Objects(boxes, labels, valid))
     assert torch.allclose(ours.labels, theirs.loss_dict["loss_ce"], atol=1e-5)
     assert torch.allclose(ours.l1 / 3, theirs.loss_dict["loss_bbox"], atol=1e-5)
     assert torch.allclose(ours.giou / 3, theirs.loss_dict["loss_giou"], atol=1e-5)
     assert torch.allclose(ours.labels + 5 * ours.l1 / 3 + 2 * ours.giou / 3, theirs.loss, atol=1e-4)
+
+
+def test_cells_have_the_label_of_the_nearest_object_around_them() -> None:
+    # 2 rows and 4 columns of cells, of which the last column is padding; object 0 covers the left third of the image
+    valid = torch.tensor([[[True, True, True, False]] * 2])
+    boxes = torch.tensor([[[1 / 6, 0.5, 1 / 3, 1.0], [0.95, 0.95, 0.02, 0.02], [0.5, 0.5, 1.0, 1.0]]])
+    objects = Objects(boxes, torch.tensor([[1, 0, 2]]), torch.tensor([[True, True, False]]))
+    right = torch.tensor([[1, 1, 3, 3, 1, 1, 0, 3]])  # the second column is less than half a cell away
+    logits = 100.0 * torch.nn.functional.one_hot(right, 4)
+    assert cell_loss(logits.float(), valid, objects) == pytest.approx(0, abs=1e-4)
+    for cell in range(8):
+        wrong = logits.roll(1, -1)
+        mixed = torch.cat([logits[:, :cell], wrong[:, cell : cell + 1], logits[:, cell + 1 :]], 1)
+        assert cell_loss(mixed.float(), valid, objects) > 1
 
 
 def test_generalized_iou_of_known_boxes() -> None:
