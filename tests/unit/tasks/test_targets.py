@@ -17,17 +17,16 @@ from transformers.loss.loss_utils import nn
 
 from manyheads.data.readers.labeled import Labeled
 from manyheads.tasks.evaluation import LabelEvaluation, values
-from manyheads.tasks.tagging.metrics import count_entities
-from manyheads.tasks.tagging.predictor import EntityEvaluation
-from manyheads.tasks.targets import (
-    Label,
-    Target,
+from manyheads.tasks.label_metrics import (
     average_precision,
     balanced_weights,
     classification_metrics,
     multi_label_metrics,
     regression_metrics,
 )
+from manyheads.tasks.tagging.metrics import count_entities
+from manyheads.tasks.tagging.predictor import EntityEvaluation
+from manyheads.tasks.targets import Label, Target
 
 NAMES = ("a", "b", "c")
 

@@ -19,7 +19,8 @@ from manyheads.models.text_classifier import TextClassifier
 from manyheads.tasks.classification.objective import ClassificationObjective
 from manyheads.tasks.classification.predictor import Classifier
 from manyheads.tasks.encoding import encode
-from manyheads.tasks.targets import Target, classification_metrics
+from manyheads.tasks.label_metrics import classification_metrics
+from manyheads.tasks.targets import Target
 
 pytestmark = pytest.mark.filterwarnings("ignore:vocabulary=")
 WORDS = ["red", "blue", "moon", "dog", "cat", "sun", "fog"]  # of which one of the first three makes the label

@@ -1,0 +1,125 @@
+"""Metrics of predicted labels and numbers, and the weights of rare classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from manyheads.errors import UserError
+from manyheads.training.record import Metrics
+
+
+def balanced_weights(truth: Tensor, classes: int) -> Tensor:
+    """Return the weight of each class, (L,): the mean number of items of a class, divided by the number of its items.
+
+    The mean weight of an item is 1. A class without items has the weight 0. Source: King and Zeng 2001.
+    """
+    counts = torch.bincount(truth, minlength=classes)
+    return torch.where(counts > 0, len(truth) / ((counts > 0).sum() * counts.clamp(min=1)), 0.0)
+
+
+def classification_metrics(
+    predicted: Sequence[int], truth: Sequence[int], labels: Sequence[str], positive: str | None = None
+) -> Metrics:
+    """Return accuracy, F1, macro F1 and Matthews' correlation coefficient of predicted labels.
+
+    With two labels, F1 is the score of the label `positive`; by default, of the second label, as GLUE does for MRPC.
+    With more labels, F1 equals macro F1, the mean over all labels that occur.
+
+    predicted, truth  class indices of the items
+    """
+    predictions, targets = np.array(predicted), np.array(truth)
+    if not len(targets):
+        raise UserError("found no test items to score: the test data are empty")
+    right = predictions == targets
+    found, expected, hits = (
+        np.bincount(indices, minlength=len(labels)) for indices in (predictions, targets, targets[right])
+    )
+    occurs = found + expected > 0
+    f1 = 2 * hits / np.maximum(found + expected, 1)  # (L,)
+    macro, signature = float(np.mean(f1[occurs])), "unweighted mean over the labels"
+    score, of = macro, signature
+    if len(labels) == 2:
+        index = 1 if positive is None else labels.index(positive)
+        score, of = float(f1[index]), f"of the label {labels[index]!r}"
+    counted = f"{len(labels)} labels, {len(targets):,} items"
+    return {
+        "accuracy": {"value": float(right.mean()), "signature": counted},
+        "f1": {"value": score, "signature": of},
+        "macro_f1": {"value": macro, "signature": signature},
+        "mcc": {
+            "value": _mcc(hits, found, expected),
+            "signature": "Matthews' correlation coefficient",
+        },
+    }
+
+
+def _mcc(hits: NDArray[np.int64], found: NDArray[np.int64], expected: NDArray[np.int64]) -> float:
+    """Return Matthews' correlation coefficient of any number of classes (Gorodkin 2004), 0 if it is undefined."""
+    f, e = found.astype(float), expected.astype(float)  # The products may exceed 64-bit integers.
+    items = e.sum()
+    variances = (items**2 - f @ f) * (items**2 - e @ e)
+    return float((hits.sum() * items - f @ e) / np.sqrt(variances)) if variances > 0 else 0.0
+
+
+def regression_metrics(predicted: Sequence[float], truth: Sequence[float]) -> Metrics:
+    """Return mean squared error, mean absolute error, and Pearson and Spearman correlation of predicted numbers.
+
+    A correlation is 0 if all predictions or all true numbers are equal.
+    """
+    predictions, targets = np.array(predicted), np.array(truth)
+    measured = {
+        "mse": float(np.mean((predictions - targets) ** 2)),
+        "mae": float(np.mean(np.abs(predictions - targets))),
+        "pearson": _correlation(predictions, targets),
+        "spearman": _correlation(_ranks(predictions), _ranks(targets)),
+    }
+    return {name: {"value": value, "signature": f"{len(targets):,} items"} for name, value in measured.items()}
+
+
+def _correlation(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+    return 0.0 if a.std() == 0 or b.std() == 0 else float(np.corrcoef(a, b)[0, 1])
+
+
+def _ranks(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the rank of each number. Equal numbers share their mean rank."""
+    _, index, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+    ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[index]
+    return ranks
+
+
+def multi_label_metrics(
+    probabilities: NDArray[np.float32] | NDArray[np.float64], truth: NDArray[np.bool_], threshold: float
+) -> Metrics:
+    """Return micro F1, macro F1 and mean average precision of the predictions of a multi-label model.
+
+    probabilities  (N, L) probability of each label
+    truth          (N, L) True for each label of an item
+    threshold      minimum probability of a predicted label
+    """
+    found = probabilities >= threshold
+    hits, both = (found & truth).sum(0), found.sum(0) + truth.sum(0)  # (L,)
+    at = f"threshold {threshold:g}, {truth.shape[1]} labels, {len(truth):,} items"
+    occurring = np.flatnonzero(truth.any(0))
+    precisions = [average_precision(probabilities[:, i], truth[:, i]) for i in occurring]
+    return {
+        "micro_f1": {"value": float(2 * hits.sum() / max(both.sum(), 1)), "signature": at},
+        "macro_f1": {"value": float(np.mean(2 * hits / np.maximum(both, 1))), "signature": at},
+        "map": {
+            "value": float(np.mean(precisions)) if precisions else 0.0,
+            "signature": f"mean average precision of the {len(occurring)} labels that occur",
+        },
+    }
+
+
+def average_precision(scores: ArrayLike, truth: NDArray[np.bool_]) -> float:
+    """Return the area under the curve of precision over recall, as a sum of steps. Equal scores form one step."""
+    scores = np.asarray(scores)
+    order = np.argsort(-scores, kind="stable")
+    last = np.flatnonzero(np.append(np.diff(scores[order]), 1))  # last item of each group of equal scores
+    hits = np.cumsum(truth[order])[last]
+    return float(np.sum(np.diff(hits, prepend=0) * hits / (last + 1)) / max(truth.sum(), 1))
