@@ -22,6 +22,18 @@ def balanced_weights(truth: Tensor, classes: int) -> Tensor:
     return torch.where(counts > 0, len(truth) / ((counts > 0).sum() * counts.clamp(min=1)), 0.0)
 
 
+def positive_weights(truth: Tensor) -> Tensor:
+    """Return the weight of the items with each label, (L,): the ratio of the items without and with the label.
+
+    The weight is 1 for a label that all items or no items have.
+
+    truth  (N, L) 1 for each label of an item, otherwise 0
+    """
+    positives = truth.sum(0)
+    negatives = len(truth) - positives
+    return torch.where((positives > 0) & (negatives > 0), negatives / positives.clamp(min=1), 1.0)
+
+
 def classification_metrics(
     predicted: Sequence[int], truth: Sequence[int], labels: Sequence[str], positive: str | None = None
 ) -> Metrics:

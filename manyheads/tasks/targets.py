@@ -20,7 +20,7 @@ from manyheads.core.config import LabelConfig, TargetKind
 from manyheads.data.readers.label_lists import SEPARATOR
 from manyheads.data.readers.labeled import distinct_names, label_sets
 from manyheads.directory import Loaded
-from manyheads.errors import UserError, shown
+from manyheads.errors import UserError, shown, similar
 from manyheads.files import JsonMapping
 from manyheads.interop.labels import LabelValue, typed_labels
 from manyheads.runs.recipe import TargetConfig
@@ -29,6 +29,7 @@ from manyheads.tasks.label_metrics import (
     balanced_weights,
     classification_metrics,
     multi_label_metrics,
+    positive_weights,
     regression_metrics,
 )
 from manyheads.training.loss import upcast
@@ -86,7 +87,8 @@ class Target:
     labels      names of the L logits
     threshold   minimum probability of a predicted label in a multi-label model
     positive    label that counts as positive in the F1 score of two classes. By default, the second label
-    weights     factor of the loss of each class, (L,). By default, all factors are 1
+    weights     factor of the loss of each class, (L,). In a multi-label model, it applies to the items with the label.
+                By default, all factors are 1
     smoothing   label smoothing of the loss of classes
     label_type  type of the labels in the training data
     """
@@ -167,12 +169,12 @@ class Target:
         logits = upcast(logits)
         if self.kind == "regression":
             return F.mse_loss(logits[:, 0], truth.to(logits), reduction="sum")
+        weights = None if self.weights is None else self.weights.to(logits)
         if self.kind == "multi-label":
-            total = F.binary_cross_entropy_with_logits(logits, truth.to(logits), reduction="sum")
+            total = F.binary_cross_entropy_with_logits(logits, truth.to(logits), reduction="sum", pos_weight=weights)
             return total / len(self.labels)
-        if self.weights is None:
+        if weights is None:
             return F.cross_entropy(logits, truth, reduction="sum", label_smoothing=self.smoothing)
-        weights = self.weights.to(logits)
         total = F.cross_entropy(logits, truth, weights, reduction="sum")
         if not self.smoothing:
             return total
@@ -283,10 +285,21 @@ def trained_target(loaded: Loaded, record: JsonMapping) -> Target:
 
 
 def build_target(config: TargetConfig, labels: tuple[str, ...], train: LabeledItems, smoothing: float = 0.0) -> Target:
-    """Return the target of a training run. If classes are weighted, the weights follow from the training data."""
+    """Return the target of a training run. Balanced class weights follow from the training data.
+
+    Raises UserError if a setting names a label that does not occur.
+    """
     if config.positive is not None and (config.positive not in labels or len(labels) != 2):
         raise UserError(f"positive is {config.positive!r}: expected one of two labels, found {shown(labels, 8)}")
     target = Target(config.target, labels, config.threshold, config.positive, None, smoothing, train.label_type)
-    if config.class_weights is None:
+    if (given := config.class_weights) is None:
         return target
-    return replace(target, weights=balanced_weights(target.truth(train), len(labels)))
+    if isinstance(given, dict):
+        for name in (name for name in given if name not in labels):
+            close = similar(name, labels)
+            hint = f"did you mean {close}?" if close else f"the labels are {shown(labels, 8)}"
+            raise UserError(f"class_weights.{name}: no label has this name; {hint}")
+        return replace(target, weights=torch.tensor([float(given.get(label, 1)) for label in labels]))
+    truth = target.truth(train)
+    several = config.target == "multi-label"
+    return replace(target, weights=positive_weights(truth) if several else balanced_weights(truth, len(labels)))

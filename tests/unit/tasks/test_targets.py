@@ -16,17 +16,19 @@ from sklearn.utils.class_weight import compute_class_weight
 from transformers.loss.loss_utils import nn
 
 from manyheads.data.readers.labeled import Labeled
+from manyheads.runs.recipe import TargetConfig
 from manyheads.tasks.evaluation import LabelEvaluation, values
 from manyheads.tasks.label_metrics import (
     average_precision,
     balanced_weights,
     classification_metrics,
     multi_label_metrics,
+    positive_weights,
     regression_metrics,
 )
 from manyheads.tasks.tagging.metrics import count_entities
 from manyheads.tasks.tagging.predictor import EntityEvaluation
-from manyheads.tasks.targets import Label, Target
+from manyheads.tasks.targets import Label, Target, build_target
 
 NAMES = ("a", "b", "c")
 
@@ -94,6 +96,32 @@ def test_losses_equal_those_of_transformers() -> None:
     total = Target("classes", NAMES, weights=weights).loss(logits, torch.tensor([0, 1, 2, 2]))
     expected = nn.functional.cross_entropy(logits, torch.tensor([0, 1, 2, 2]), weights, reduction="sum")
     torch.testing.assert_close(total, expected)
+
+
+def test_weights_of_several_labels_are_those_of_torch() -> None:
+    random = torch.Generator().manual_seed(2)
+    logits, truth = torch.randn(8, 3, generator=random), (torch.rand(8, 3, generator=random) < 0.3).float()
+    truth[:, 0], truth[:, 2] = torch.tensor([1.0, 0, 0, 0, 0, 0, 0, 1]), 0.0
+    weights = positive_weights(truth)
+    assert weights.tolist() == [3.0, float((8 - truth[:, 1].sum()) / truth[:, 1].sum()), 1.0]
+    assert positive_weights(torch.ones(2, 1)).tolist() == [1.0]
+    loss = Target("multi-label", NAMES, weights=weights).loss(logits, truth) / 8
+    torch.testing.assert_close(loss, nn.BCEWithLogitsLoss(pos_weight=weights)(logits, truth))
+    data = Labeled(["x"] * 4, ["a|b", "", "a", "c"], target="multi-label")
+    built = build_target(TargetConfig(target="multi-label", class_weights="balanced"), NAMES, data)
+    assert built.weights is not None
+    assert built.weights.tolist() == [1.0, 3.0, 3.0]
+
+
+@pytest.mark.parametrize("kind", ["classes", "multi-label"])
+def test_class_weights_are_numbers_of_labels(kind: Any) -> None:
+    data = Labeled(["one", "two", "three"], [*NAMES], target=kind)
+    target = build_target(TargetConfig(target=kind, class_weights={"a": 2.5, "c": 0}), NAMES, data)
+    assert target.weights is not None
+    assert target.weights.tolist() == [2.5, 1.0, 0.0]
+    for name, hint in (("aa", r"did you mean a\?"), ("x", "the labels are a, b, c")):
+        with pytest.raises(ValueError, match=f"class_weights.{name}: no label has this name; {hint}"):
+            build_target(TargetConfig(target=kind, class_weights={"a": 1, name: 2}), NAMES, data)
 
 
 @pytest.mark.parametrize("mixed", [False, True])
