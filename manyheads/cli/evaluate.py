@@ -14,10 +14,11 @@ from manyheads.errors import UserError
 from manyheads.files import JsonObject
 
 if TYPE_CHECKING:
-    from manyheads.tasks.evaluation import LabelEvaluation
+    from manyheads.tasks.label_evaluation import LabelEvaluation
 
 PICTURES = (".png", ".svg")
-SHARES = ("precision", "recall", "f1")
+SHARES = ("precision", "recall", "f1", "average_precision")
+CELLS = ("true negatives", "false positives", "false negatives", "true positives")
 
 
 def add(verbs: Verbs) -> None:
@@ -82,17 +83,20 @@ def _print(options: argparse.Namespace, outcome: LabelEvaluation) -> None:
         draw_confusion(options.confusion, *confusion)
     if options.json:
         ensemble = {"ensemble": options.ensemble} if options.ensemble else {}
+        matrix = {"confusion": {"labels": confusion[0], "counts": confusion[1].tolist()}} if confusion else {}
         return document(
-            {"model": options.model, **ensemble, "data": options.data, "metrics": outcome.metrics, **labels}
+            {"model": options.model, **ensemble, "data": options.data, "metrics": outcome.metrics, **labels, **matrix}
         )
     print_metrics(outcome.metrics)
     if labels:
         print()
-        rows = [[row["label"], row["items"], *(f"{row[n]:.4f}" for n in SHARES)] for row in labels["labels"]]
-        table([("label", "items", *SHARES), *rows])
+        found = labels["labels"]
+        shares = [name for name in SHARES if not found or name in found[0]]
+        rows = [[row["label"], row["items"], *(f"{row[n]:.4f}" for n in shares)] for row in found]
+        table([("label", "items", *shares), *rows])
     if confusion and options.confusion == "-":
         names, counts = confusion
         print()
-        table(
-            [("true \\ predicted", *names), *([name, *row] for name, row in zip(names, counts.tolist(), strict=True))]
-        )
+        header = ("label", *CELLS) if counts.ndim == 3 else ("true \\ predicted", *names)
+        rows = counts.reshape(len(names), -1).tolist()
+        table([header, *([name, *row] for name, row in zip(names, rows, strict=True))])

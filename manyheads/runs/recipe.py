@@ -67,7 +67,8 @@ class TargetConfig(DataConfig):
                    squared error. "multi-label" means any number of labels, as a list or separated by "|", each with a
                    sigmoid
     names          names of the labels in order, for data that give labels as numbers 0, 1, ...
-    threshold      minimum probability of a predicted label, for target=multi-label
+    threshold      minimum probability of a predicted label, for target=multi-label: a number, or "validation" for the
+                   threshold of each label with the best F1 on the validation data
     positive       label that counts as positive in the F1 score of two classes. With none, it is the second label
     class_weights  factors of the loss of each class: "balanced", or a mapping from labels to numbers, such as
                    class_weights.dog=2. Labels that are not in the mapping have the factor 1. With "balanced", the loss
@@ -79,7 +80,7 @@ class TargetConfig(DataConfig):
 
     target: TargetKind = "classes"
     names: tuple[str, ...] = ()
-    threshold: Rate = 0.5
+    threshold: Rate | Literal["validation"] = 0.5
     positive: str | None = None
     class_weights: Literal["balanced"] | dict[str, Annotated[float, Range(0, 10**6)]] | None = None
     sampling: Literal["balanced"] | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -105,17 +105,20 @@ def _ranks(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def multi_label_metrics(
-    probabilities: NDArray[np.float32] | NDArray[np.float64], truth: NDArray[np.bool_], threshold: float
+    probabilities: NDArray[np.float32] | NDArray[np.float64],
+    truth: NDArray[np.bool_],
+    threshold: float | Mapping[str, float],
 ) -> Metrics:
     """Return micro F1, macro F1 and mean average precision of the predictions of a multi-label model.
 
     probabilities  (N, L) probability of each label
     truth          (N, L) True for each label of an item
-    threshold      minimum probability of a predicted label
+    threshold      minimum probability of a predicted label: one number, or a number for each label, in class order
     """
-    found = probabilities >= threshold
+    found = probabilities >= np.array([*threshold.values()] if isinstance(threshold, Mapping) else threshold)
     hits, both = (found & truth).sum(0), found.sum(0) + truth.sum(0)  # (L,)
-    at = f"threshold {threshold:g}, {truth.shape[1]} labels, {len(truth):,} items"
+    at = "a threshold for each label" if isinstance(threshold, Mapping) else f"threshold {threshold:g}"
+    at = f"{at}, {truth.shape[1]} labels, {len(truth):,} items"
     occurring = np.flatnonzero(truth.any(0))
     precisions = [average_precision(probabilities[:, i], truth[:, i]) for i in occurring]
     return {
@@ -130,8 +133,32 @@ def multi_label_metrics(
 
 def average_precision(scores: ArrayLike, truth: NDArray[np.bool_]) -> float:
     """Return the area under the curve of precision over recall, as a sum of steps. Equal scores form one step."""
-    scores = np.asarray(scores)
-    order = np.argsort(-scores, kind="stable")
-    last = np.flatnonzero(np.append(np.diff(scores[order]), 1))  # last item of each group of equal scores
-    hits = np.cumsum(truth[order])[last]
-    return float(np.sum(np.diff(hits, prepend=0) * hits / (last + 1)) / max(truth.sum(), 1))
+    _, found, hits = _curve(scores, truth)
+    return float(np.sum(np.diff(hits, prepend=0) * hits / found) / max(truth.sum(), 1))
+
+
+def best_threshold(scores: ArrayLike, truth: NDArray[np.bool_]) -> float:
+    """Return the minimum score with which the predictions of a label have the best F1.
+
+    It is the middle between two neighboring scores, so that rounding has no effect. Of several best ones it is the
+    lowest, as with `numpy.argmax` on scikit-learn's `precision_recall_curve`. It is 0.5 if no item has the label.
+
+    scores  (N,) probability of the label for each item
+    truth   (N,) True for the items with the label
+    """
+    if not truth.any():
+        return 0.5
+    distinct, found, hits = _curve(scores, truth)
+    f1 = hits / (found + truth.sum())
+    best = len(f1) - 1 - int(np.argmax(f1[::-1]))
+    return float(distinct[best] + [*distinct, 0.0][best + 1]) / 2
+
+
+def _curve(
+    scores: ArrayLike, truth: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the distinct scores, highest first, with the numbers of items and of true items at or above each score."""
+    values = np.asarray(scores, dtype=np.float64)
+    order = np.argsort(-values, kind="stable")
+    last = np.flatnonzero(np.append(np.diff(values[order]), 1))  # last item of each group of equal scores
+    return values[order][last], last + 1, np.cumsum(truth[order], dtype=np.int64)[last]

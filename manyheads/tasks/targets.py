@@ -5,6 +5,7 @@ A target determines the loss of the logits, the metrics, the form of a predictio
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,9 +25,11 @@ from manyheads.errors import UserError, shown, similar
 from manyheads.files import JsonMapping
 from manyheads.interop.labels import LabelValue, typed_labels
 from manyheads.runs.recipe import TargetConfig
-from manyheads.tasks.evaluation import EvaluationResult, LabelEvaluation, Located
+from manyheads.tasks.evaluation import EvaluationResult, Located
+from manyheads.tasks.label_evaluation import LabelEvaluation
 from manyheads.tasks.label_metrics import (
     balanced_weights,
+    best_threshold,
     classification_metrics,
     multi_label_metrics,
     positive_weights,
@@ -35,6 +38,9 @@ from manyheads.tasks.label_metrics import (
 from manyheads.training.loss import upcast
 from manyheads.training.objective import Better
 from manyheads.training.record import Metrics
+from manyheads.training.run_directory import run_status
+
+logger = logging.getLogger(__name__)
 
 _METRICS: dict[TargetKind, dict[str, Better]] = {
     "classes": {"loss": "lower", "accuracy": "higher", "f1": "higher", "macro_f1": "higher", "mcc": "higher"},
@@ -85,7 +91,8 @@ class Target:
 
     kind        "classes" for one label per item, "multi-label" for several, "regression" for a number
     labels      names of the L logits
-    threshold   minimum probability of a predicted label in a multi-label model
+    threshold   minimum probability of a predicted label in a multi-label model: one number, or a number by label
+    calibrates  True: `measure` chooses the thresholds with the best F1 on the given items (`best_threshold`)
     positive    label that counts as positive in the F1 score of two classes. By default, the second label
     weights     factor of the loss of each class, (L,). In a multi-label model, it applies to the items with the label.
                 By default, all factors are 1
@@ -95,11 +102,12 @@ class Target:
 
     kind: TargetKind
     labels: tuple[str, ...]
-    threshold: float = 0.5
+    threshold: float | dict[str, float] = 0.5
     positive: str | None = None
     weights: Tensor | None = None
     smoothing: float = 0.0
     label_type: str = "str"
+    calibrates: bool = False
 
     @property
     def values(self) -> tuple[LabelValue, ...]:
@@ -130,9 +138,7 @@ class Target:
     @property
     def reports(self) -> tuple[str, ...]:
         """Names of the reports that `manyheads evaluate` can give on the predictions."""
-        if self.kind == "regression":
-            return ("errors",)
-        return ("by_label", "errors", "confusion") if self.kind == "classes" else ("by_label", "errors")
+        return ("errors",) if self.kind == "regression" else ("by_label", "errors", "confusion")
 
     @property
     def metrics(self) -> Mapping[str, Better]:
@@ -193,8 +199,32 @@ class Target:
         if self.kind == "regression":
             return regression_metrics(logits[:, 0].tolist(), truth.tolist())
         if self.kind == "multi-label":
-            return multi_label_metrics(logits.sigmoid().numpy(), truth.numpy() > 0, self.threshold)
+            scores, expected = logits.sigmoid().numpy(), truth.numpy() > 0
+            target = self.calibrated(scores, expected) if self.calibrates else self
+            return multi_label_metrics(scores, expected, target.threshold)
         return classification_metrics(logits.argmax(1).tolist(), truth.tolist(), self.labels, self.positive)
+
+    def calibrated(self, scores: NDArray[np.float32], truth: NDArray[np.bool_]) -> Target:
+        """Return this target with the threshold of each label that has the best F1 on N items.
+
+        scores  (N, L) probability of each label
+        truth   (N, L) True for each label of an item
+        """
+        found = dict(zip(self.labels, map(best_threshold, scores.T, truth.T), strict=True))
+        return replace(self, threshold=found, calibrates=False)
+
+    def calibrated_by(self, validation: EvaluationResult) -> Target:
+        """Return this target with the best thresholds for an evaluation on the validation data, and log them."""
+        assert isinstance(validation, LabelEvaluation)
+        target = self.calibrated(validation.scores, validation.truth)
+        found = shown((f"{label} {limit:.2f}" for label, limit in target.limits().items()), 8)
+        logger.info(f"thresholds with the best F1 on the validation data: {found}")
+        return target
+
+    def limits(self, threshold: float | None = None) -> dict[str, float]:
+        """Return the minimum probability of each label, if it is predicted. None: the threshold of this target."""
+        given = self.threshold if threshold is None else threshold
+        return given if isinstance(given, dict) else dict.fromkeys(self.labels, given)
 
     def predictions(self, logits: Tensor, top: int | None = None, threshold: float | None = None) -> list[Prediction]:
         """Return the predictions from logits (N, L): for each item a number, or its labels, most probable first.
@@ -208,10 +238,10 @@ class Target:
             return [float(number) for number in logits[:, 0]]
         several = self.kind == "multi-label"
         probabilities = logits.sigmoid() if several else logits.softmax(-1)
-        limit = (self.threshold if threshold is None else threshold) if several and top is None else 0.0
+        limits = self.limits(threshold if several and top is None else 0.0)
         best, indices = probabilities.topk(min(top or (len(self.labels) if several else 1), len(self.labels)))
         return [
-            [Label(self.labels[i], p) for p, i in zip(*row, strict=True) if p >= limit]
+            [Label(self.labels[i], p) for p, i in zip(*row, strict=True) if p >= limits[self.labels[i]]]
             for row in zip(best.tolist(), indices.tolist(), strict=True)
         ]
 
@@ -236,7 +266,8 @@ class Target:
         outputs = [SEPARATOR.join(sorted(map(str, labels))) for labels in predicted if isinstance(labels, list)]
         references = [SEPARATOR.join(sorted(labels)) for labels in label_sets(data.labels, data.target)]
         sure = (1 - (truth - logits.sigmoid()).abs()).mean(1).tolist()
-        over = (logits.sigmoid() >= self.threshold).float()
+        limits = torch.tensor([*self.limits().values()], dtype=torch.float64)
+        over = (logits.sigmoid() >= limits).float()
         # for each item, the probability of each label that is missed or falsely predicted
         wrong = [
             SEPARATOR.join(f"{self.labels[i]} {p[i]:.4f}" for i in (row != right).nonzero().flatten().tolist())
@@ -245,8 +276,8 @@ class Target:
         total = (truth + over).sum(1)
         quality = torch.where(total > 0, 2 * (truth * over).sum(1) / total.clamp(min=1), 1.0).tolist()
         return LabelEvaluation(
-            inputs, outputs, references, quality, metrics, sure, self.kind, unit="F1 of the labels of an item",
-            confidences=wrong, data=data,
+            inputs, outputs, references, quality, metrics, sure, self.labels, self.probabilities(logits), self.kind,
+            unit="F1 of the labels of an item", confidences=wrong, data=data,
         )  # fmt: skip
 
     def probabilities(self, logits: Tensor) -> NDArray[np.float32]:
@@ -276,10 +307,17 @@ def trained_target(loaded: Loaded, record: JsonMapping) -> Target:
     """Return the target of a model, with the threshold and the positive label in the record of its run."""
     config = loaded.model.config
     typed_labels(config.labels, loaded.label_type)
-    positive, threshold = record.get("positive"), record.get("threshold")
+    positive, threshold = record.get("positive"), record.get("threshold", 0.5)
+    if threshold == "validation" and run_status(loaded.path) == "unfinished":
+        logger.warning(f"{loaded.path}: the run chooses the thresholds of its labels at its end; using 0.5")
+    labels = distinct_names(config.labels)
+    if isinstance(threshold, dict):
+        threshold = {label: threshold.get(label) for label in labels}
+    limits = threshold.values() if isinstance(threshold, dict) else [threshold]
+    valid = all(isinstance(limit, int | float) and 0 <= limit <= 1 for limit in limits)
     return Target(
-        config.target if isinstance(config, LabelConfig) else "classes", distinct_names(config.labels),
-        threshold if isinstance(threshold, float) and 0 <= threshold <= 1 else 0.5,
+        config.target if isinstance(config, LabelConfig) else "classes", labels,
+        threshold if valid else 0.5,
         positive if positive in config.labels and len(config.labels) == 2 else None, label_type=loaded.label_type,
     )  # fmt: skip
 
@@ -291,7 +329,11 @@ def build_target(config: TargetConfig, labels: tuple[str, ...], train: LabeledIt
     """
     if config.positive is not None and (config.positive not in labels or len(labels) != 2):
         raise UserError(f"positive is {config.positive!r}: expected one of two labels, found {shown(labels, 8)}")
-    target = Target(config.target, labels, config.threshold, config.positive, None, smoothing, train.label_type)
+    calibrates = isinstance(config.threshold, str)
+    threshold = 0.5 if isinstance(config.threshold, str) else config.threshold
+    target = Target(
+        config.target, labels, threshold, config.positive, None, smoothing, train.label_type, calibrates
+    )  # fmt: skip
     if (given := config.class_weights) is None:
         return target
     if isinstance(given, dict):

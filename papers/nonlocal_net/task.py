@@ -20,8 +20,9 @@ from manyheads.core.runtime import ComputeConfig, prepare
 from manyheads.data.batching import Lazy
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.models.nonlocal_net import NonLocalNet
-from manyheads.tasks.evaluation import LabelEvaluation, scored_data, values
+from manyheads.tasks.evaluation import scored_data, values
 from manyheads.tasks.images.predictor import ImageClassifier
+from manyheads.tasks.label_evaluation import LabelEvaluation
 from manyheads.training.distributed_map import distributed_map
 from manyheads.training.loss import upcast
 from manyheads.training.objective import Better, Loss

@@ -52,8 +52,11 @@ def test_a_run_predicts_the_target(
     target: str, metric: str, problem: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = {**SMALL, "data": str(data / target), "target": target, "training.metric": metric}
+    if target == "multi-label":
+        settings |= {"threshold": "validation", "class_weights.framed": 2}
     result = train("image-classification", settings, out=tmp_path / "run")
     assert result is not None
+    assert target == "regression" or result["threshold"].keys() == {"bright", "framed"}
     assert result["metrics"][metric]["value"] > 0.8
     assert json.loads((tmp_path / "run" / "config.json").read_text())["problem_type"] == problem
     model, image = manyheads.load(str(tmp_path / "run")), str(data / "test-0.png")
