@@ -307,6 +307,8 @@ def _read(setting: Setting, value: object, hint: Hint) -> object:
     if origin in UNIONS:
         if NoneType in arguments and isinstance(value, str) and value.lower() in _NONE:
             return None
+        if str in arguments and isinstance(value, str) and "," not in value and value[:1] not in ("[", "("):
+            return value  # A single name is not a list.
         # The type str is tried last, because it accepts any text.
         readings = ((_read(setting, value, kind), kind) for kind in sorted(arguments, key=lambda kind: kind is str))
         return next((read for read, kind in readings if not expected(read, kind)), value)

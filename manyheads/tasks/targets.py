@@ -165,30 +165,36 @@ class Target:
             row[[index[label] for label in labels]] = 1
         return truth
 
-    def loss(self, logits: Tensor, truth: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, truth: Tensor, item_weights: Tensor | None = None) -> Tensor:
         """Return the loss of logits (N, L), summed over the N items.
 
         The loss of an item is the cross-entropy, the squared error for a regression, or the mean of the labels' binary
         cross-entropies for a multi-label model. A class weight multiplies the whole loss of an item, including label
         smoothing.
+
+        item_weights  factor of the loss of each item, (N,); None: all factors are 1
         """
-        logits = upcast(logits)
+        losses = self._losses(upcast(logits), truth)
+        return losses.sum() if item_weights is None else losses @ item_weights.to(losses)
+
+    def _losses(self, logits: Tensor, truth: Tensor) -> Tensor:
+        """Return the loss of each item, (N,)."""
         if self.kind == "regression":
-            return F.mse_loss(logits[:, 0], truth.to(logits), reduction="sum")
+            return F.mse_loss(logits[:, 0], truth.to(logits), reduction="none")
         weights = None if self.weights is None else self.weights.to(logits)
         if self.kind == "multi-label":
-            total = F.binary_cross_entropy_with_logits(logits, truth.to(logits), reduction="sum", pos_weight=weights)
-            return total / len(self.labels)
+            several = F.binary_cross_entropy_with_logits(logits, truth.to(logits), reduction="none", pos_weight=weights)
+            return several.mean(-1)
         if weights is None:
-            return F.cross_entropy(logits, truth, reduction="sum", label_smoothing=self.smoothing)
-        total = F.cross_entropy(logits, truth, weights, reduction="sum")
+            return F.cross_entropy(logits, truth, reduction="none", label_smoothing=self.smoothing)
+        losses = F.cross_entropy(logits, truth, weights, reduction="none")
         if not self.smoothing:
-            return total
+            return losses
         # Multiply the loss of an item by the weight of its class. PyTorch would multiply each smoothed probability by
         # the weight of its label, so that rare classes would dominate.
-        item_weights = truth.to(logits) @ weights if truth.is_floating_point() else weights[truth]  # (N,)
+        factors = truth.to(logits) @ weights if truth.is_floating_point() else weights[truth]  # (N,)
         uniform = -logits.log_softmax(-1).mean(-1)
-        return (1 - self.smoothing) * total + self.smoothing * (item_weights * uniform).sum()
+        return (1 - self.smoothing) * losses + self.smoothing * factors * uniform
 
     def correct(self, logits: Tensor, truth: Tensor) -> Tensor | None:
         """Return the number of items whose class is right, or None for other targets."""

@@ -115,6 +115,21 @@ def test_weights_of_several_labels_are_those_of_torch() -> None:
     assert built.weights.tolist() == [1.0, 3.0, 3.0]
 
 
+@pytest.mark.parametrize("target", [
+    Target("classes", NAMES, smoothing=0.1), Target("classes", NAMES, weights=torch.tensor([1.0, 2, 3]), smoothing=0.1),
+    Target("multi-label", NAMES), Target("regression", ("x",)),
+])  # fmt: skip
+def test_the_weight_of_an_item_is_the_number_of_its_copies(target: Target) -> None:
+    random = torch.Generator().manual_seed(3)
+    logits = torch.randn(3, len(target.labels), generator=random)
+    truth = {"classes": torch.tensor([0, 1, 2]), "regression": torch.tensor([0.0, 1.0, 2.0])}.get(
+        target.kind, torch.eye(3)
+    )
+    copies = [0, 0, 2]
+    weighted = target.loss(logits, truth, torch.tensor([2.0, 0.0, 1.0]))
+    torch.testing.assert_close(weighted, target.loss(logits[copies], truth[copies]))
+
+
 @pytest.mark.parametrize("kind", ["classes", "multi-label"])
 def test_class_weights_are_numbers_of_labels(kind: Any) -> None:
     data = Labeled(["one", "two", "three"], [*NAMES], target=kind)
