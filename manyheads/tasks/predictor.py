@@ -66,6 +66,9 @@ class TrainedModel(Generic[M]):
         self._compiled: CompiledModel[Any] | None = None
         self._versions: list[tuple[int, int]] = []
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_compiled": None}  # Compiled functions cannot be pickled.
+
     @property
     def compiled(self) -> CompiledModel[Any]:
         """Return the model prepared for fast inference.
