@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PICTURES = (".png", ".svg")
 SHARES = ("precision", "recall", "f1", "average_precision")
+ROLES = ("text", "label", "pair", "negative", "score", "image", "folder", "suffix")
 CELLS = ("true negatives", "false positives", "false negatives", "true positives")
 
 
@@ -29,7 +30,7 @@ def add(verbs: Verbs) -> None:
         Option("--errors", "FILE.csv|.png", "write the wrong predictions as a table, or the wrong images as a sheet",
                Path),
         Flag("--truncate", "shorten texts that exceed the model's maximum length"),
-        columns_option("columns of --data", "text", "label", "pair", "negative", "score"),
+        columns_option("columns of --data", *ROLES),
         ensemble(), PRECISION, PROCESSES,
         example="manyheads evaluate runs/translation --data test.tsv",
     )  # fmt: skip
@@ -40,16 +41,18 @@ def _evaluate(options: argparse.Namespace) -> None:
     model = model_for("evaluate", options.model, options.precision, options.ensemble)
     more: JsonObject = {"truncate": True} if options.truncate else {}
     if options.columns is not None:
+        from manyheads.data.images.files import Columns as ImageColumns
         from manyheads.data.readers.labeled import Columns
         from manyheads.data.readers.text_pairs import PairColumns
 
-        kind = Columns if "classify" in model.verbs else PairColumns
+        kind = ImageColumns if model.reads == "images" else Columns if "classify" in model.verbs else PairColumns
         if unknown := options.columns.keys() - vars(kind()).keys():
             expected = ", ".join(vars(kind()))
             raise UserError(f"--columns {', '.join(sorted(unknown))}: expected some of {expected} for this model")
         more["columns"] = kind(**options.columns)
-    if more and "rerank" not in model.verbs:
-        raise UserError(f"{options.model}: --{next(iter(more))} applies to text classifiers and encoders")
+    known = ["truncate", "columns"] if "rerank" in model.verbs else ["columns"] if "images" in model.reads else []
+    if wrong := [name for name in more if name not in known]:
+        raise UserError(f"{options.model}: --{wrong[0]} applies to classifiers and encoders of texts")
     reports = model.reports
     for report in ("by_label", "confusion", "errors"):
         if vars(options)[report] and report not in reports:

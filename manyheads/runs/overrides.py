@@ -264,10 +264,8 @@ def rebuild(config: C, prefix: str, settings: list[Setting]) -> C:
             if setting.key == key:
                 value = _converted(setting, hints[name])
             else:  # The key names an item of a dictionary, not a field of a configuration.
-                value = {
-                    **(value if isinstance(value, dict) else {}),
-                    setting.key[len(key) + 1 :]: _read(setting, setting.value, Any),
-                }
+                items = value if isinstance(value, dict) else {}
+                value = {**items, setting.key[len(key) + 1 :]: _read(setting, setting.value, Any)}
             changes[name] = value
     try:
         return replace(config, **changes)

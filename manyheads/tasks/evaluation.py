@@ -259,6 +259,7 @@ def scored_data(
     skip_bad_lines: bool = False,
     labels: Sequence[str] = (),
     split: str = "test",
+    columns: object = None,
     **settings: Any,
 ) -> D:
     """Return the data on which a model is evaluated.
@@ -269,6 +270,7 @@ def scored_data(
                 outside of this package
     labels      labels of the model
     split       split of the training run's data
+    columns     names of the columns in `data`. By default, the names in the training data
     settings    options of the data source that replace the options of the training run
 
     Raises UserError if the record of a run that this user has not trained names files, unless `trust` was called.
@@ -279,6 +281,10 @@ def scored_data(
         raise UserError(
             "--skip-bad-lines applies only to data given with --data. Add --data PATH, or remove --skip-bad-lines."
         )
+    if columns is not None:
+        if data is None:
+            raise UserError("columns apply only to other test data: give the data, too, with --data")
+        settings["columns"] = columns
     try:
         record = record_of(model)
         recorded = recorded_data(record, type(unrecorded))

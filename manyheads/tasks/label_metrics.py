@@ -14,33 +14,28 @@ from manyheads.training.record import Metrics
 
 
 def balanced_weights(truth: Tensor, classes: int) -> Tensor:
-    """Return the weight of each class, (L,): the mean number of items of a class, divided by the number of its items.
+    """Return the weights with which rare classes count as much as frequent ones, (L,).
 
-    The mean weight of an item is 1. A class without items has the weight 0. Source: King and Zeng 2001.
+    truth  (N,) class indices. The weight of a class is the mean number of items of a class, divided by the number of
+           its items, so that the mean weight of an item is 1; it is 0 for a class without items (King and Zeng 2001).
+           Or (N, L) 1 for each label of an item, otherwise 0. The weight of a label is the ratio of the items without
+           and with the label; it is 1 for a label that all items or no items have
     """
+    if truth.ndim == 2:
+        positives = truth.sum(0)
+        ratios = (len(truth) - positives) / positives.clamp(min=1)
+        return torch.where((positives > 0) & (ratios > 0), ratios, 1.0)
     counts = torch.bincount(truth, minlength=classes)
     return torch.where(counts > 0, len(truth) / ((counts > 0).sum() * counts.clamp(min=1)), 0.0)
-
-
-def positive_weights(truth: Tensor) -> Tensor:
-    """Return the weight of the items with each label, (L,): the ratio of the items without and with the label.
-
-    The weight is 1 for a label that all items or no items have.
-
-    truth  (N, L) 1 for each label of an item, otherwise 0
-    """
-    positives = truth.sum(0)
-    negatives = len(truth) - positives
-    return torch.where((positives > 0) & (negatives > 0), negatives / positives.clamp(min=1), 1.0)
 
 
 def classification_metrics(
     predicted: Sequence[int], truth: Sequence[int], labels: Sequence[str], positive: str | None = None
 ) -> Metrics:
-    """Return accuracy, F1, macro F1 and Matthews' correlation coefficient of predicted labels.
+    """Return accuracy, macro F1 and Matthews' correlation coefficient of predicted labels; with two labels, also F1.
 
-    With two labels, F1 is the score of the label `positive`; by default, of the second label, as GLUE does for MRPC.
-    With more labels, F1 equals macro F1, the mean over all labels that occur.
+    F1 is the score of the label `positive`; by default, of the second label, as GLUE does for MRPC. Macro F1 is the
+    mean over all labels that occur.
 
     predicted, truth  class indices of the items
     """
@@ -53,16 +48,13 @@ def classification_metrics(
     )
     occurs = found + expected > 0
     f1 = 2 * hits / np.maximum(found + expected, 1)  # (L,)
-    macro, signature = float(np.mean(f1[occurs])), "unweighted mean over the labels"
-    score, of = macro, signature
-    if len(labels) == 2:
-        index = 1 if positive is None else labels.index(positive)
-        score, of = float(f1[index]), f"of the label {labels[index]!r}"
+    index = -1 if positive is None else labels.index(positive)
+    binary: Metrics = {"f1": {"value": float(f1[index]), "signature": f"of the label {labels[index]!r}"}}
     counted = f"{len(labels)} labels, {len(targets):,} items"
     return {
         "accuracy": {"value": float(right.mean()), "signature": counted},
-        "f1": {"value": score, "signature": of},
-        "macro_f1": {"value": macro, "signature": signature},
+        **(binary if len(labels) == 2 else {}),
+        "macro_f1": {"value": float(np.mean(f1[occurs])), "signature": "unweighted mean over the labels"},
         "mcc": {
             "value": _mcc(hits, found, expected),
             "signature": "Matthews' correlation coefficient",

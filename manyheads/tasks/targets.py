@@ -25,16 +25,9 @@ from manyheads.errors import UserError, shown, similar
 from manyheads.files import JsonMapping
 from manyheads.interop.labels import LabelValue, typed_labels
 from manyheads.runs.recipe import TargetConfig
+from manyheads.tasks import label_metrics
 from manyheads.tasks.evaluation import EvaluationResult, Located
 from manyheads.tasks.label_evaluation import LabelEvaluation
-from manyheads.tasks.label_metrics import (
-    balanced_weights,
-    best_threshold,
-    classification_metrics,
-    multi_label_metrics,
-    positive_weights,
-    regression_metrics,
-)
 from manyheads.training.loss import upcast
 from manyheads.training.objective import Better
 from manyheads.training.record import Metrics
@@ -143,7 +136,8 @@ class Target:
     @property
     def metrics(self) -> Mapping[str, Better]:
         """Return the names of the metrics of a validation, with the direction in which each improves."""
-        return _METRICS[self.kind]
+        metrics = _METRICS[self.kind]
+        return {name: metrics[name] for name in metrics if name != "f1" or len(self.labels) == 2}
 
     def truth(self, data: LabeledItems) -> Tensor:
         """Return the targets of the items of a data set as a tensor.
@@ -203,12 +197,13 @@ class Target:
     def measure(self, logits: Tensor, truth: Tensor) -> Metrics:
         """Return the metrics of logits (N, L), without the loss."""
         if self.kind == "regression":
-            return regression_metrics(logits[:, 0].tolist(), truth.tolist())
+            return label_metrics.regression_metrics(logits[:, 0].tolist(), truth.tolist())
         if self.kind == "multi-label":
             scores, expected = logits.sigmoid().numpy(), truth.numpy() > 0
             target = self.calibrated(scores, expected) if self.calibrates else self
-            return multi_label_metrics(scores, expected, target.threshold)
-        return classification_metrics(logits.argmax(1).tolist(), truth.tolist(), self.labels, self.positive)
+            return label_metrics.multi_label_metrics(scores, expected, target.threshold)
+        best = logits.argmax(1).tolist()
+        return label_metrics.classification_metrics(best, truth.tolist(), self.labels, self.positive)
 
     def calibrated(self, scores: NDArray[np.float32], truth: NDArray[np.bool_]) -> Target:
         """Return this target with the threshold of each label that has the best F1 on N items.
@@ -216,7 +211,7 @@ class Target:
         scores  (N, L) probability of each label
         truth   (N, L) True for each label of an item
         """
-        found = dict(zip(self.labels, map(best_threshold, scores.T, truth.T), strict=True))
+        found = dict(zip(self.labels, map(label_metrics.best_threshold, scores.T, truth.T), strict=True))
         return replace(self, threshold=found, calibrates=False)
 
     def calibrated_by(self, validation: EvaluationResult) -> Target:
@@ -348,6 +343,4 @@ def build_target(config: TargetConfig, labels: tuple[str, ...], train: LabeledIt
             hint = f"did you mean {close}?" if close else f"the labels are {shown(labels, 8)}"
             raise UserError(f"class_weights.{name}: no label has this name; {hint}")
         return replace(target, weights=torch.tensor([float(given.get(label, 1)) for label in labels]))
-    truth = target.truth(train)
-    several = config.target == "multi-label"
-    return replace(target, weights=positive_weights(truth) if several else balanced_weights(truth, len(labels)))
+    return replace(target, weights=label_metrics.balanced_weights(target.truth(train), len(labels)))

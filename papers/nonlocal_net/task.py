@@ -136,7 +136,9 @@ class ClipClassifier(ImageClassifier):
         places = [f"clip {number:,}" for number in range(1, len(clips) + 1)]
         return LabelEvaluation.of(places, clips.labels, labels, scores, metrics)
 
-    def outcome(self, data: object = None, *, skip_bad_lines: bool = False) -> LabelEvaluation:
+    def outcome(  # type: ignore[override]  # Clips are not in tables, so they have no columns.
+        self, data: object = None, *, skip_bad_lines: bool = False
+    ) -> LabelEvaluation:
         """Evaluate the model on the test clips of its training run.
 
         The data are generated, so no other data can be given.

@@ -31,7 +31,7 @@ def draw_confusion(path: str | Path, labels: Sequence[str], counts: NDArray[np.i
     """
     if counts.ndim == 3 and len(labels) > PANELS:
         raise UserError(
-            f"expected at most {PANELS} labels for a picture, found {len(labels):,}: print a table with --confusion -"
+            f"found {len(labels):,} labels, and a picture has at most {PANELS}: print them by --confusion -"
         )
     with extra("analysis", "a picture"):
         from matplotlib.figure import Figure

@@ -21,17 +21,9 @@ from pathlib import Path
 from typing import ClassVar, Protocol, Self, TypeVar, cast, get_args
 
 from manyheads.core.config import LabelType, TargetKind
+from manyheads.data.readers import label_lists
 from manyheads.data.readers.class_folders import text_files
 from manyheads.data.readers.dataset import Dataset
-from manyheads.data.readers.label_lists import (
-    OTHERS,
-    SEPARATED,
-    SEPARATOR,
-    check_separators,
-    label_cell,
-    labels_in,
-    listed_in,
-)
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.rows import BadRow, Cells, Row, parse_rows, skip_option, text_fault
 from manyheads.data.readers.splits import Data
@@ -158,7 +150,7 @@ def read_labeled(
         # The first row without a fault determines the names of the columns.
         selected = selected or _choose(columns or Columns(), row)
         text, pair, label, weight = selected
-        value, column = label_cell(row.cells, label), label if isinstance(label, str) else "label"
+        value, column = label_lists.label_cell(row.cells, label), label if isinstance(label, str) else "label"
         if target == "classes" and (fault := score_fault(value, column)):
             scores.append(row.place)
             raise BadRow(*fault)
@@ -179,7 +171,7 @@ def read_labeled(
     if len(scores) > len(labeled):
         raise UserError(f"{scores[0]}: {len(scores):,} labels are not integers; {SCORES}")
     if target == "multi-label":
-        check_separators(label_sets(labeled.labels, target), names, path)
+        label_lists.check_separators(label_sets(labeled.labels, target), names, path)
     kind = common_type(types, names)
     return replace(labeled, numbered=numbered, target=target, label_type=kind, weights=weights)
 
@@ -207,15 +199,15 @@ def parse_target(value: object, name: str, names: Sequence[str], target: TargetK
             raise BadRow(f"expected a number in {name!r}, found {repr(value)[:40]}", "write a number")
         return repr(float(value))
     try:
-        values = labels_in(value, name)
+        values = label_lists.labels_in(value, name)
         labels = [_label(label, name, names)[1] for label in values]
     except BadRow as bad:
-        separated = names and isinstance(value, str) and OTHERS.search(value)
-        raise BadRow(bad.fault, SEPARATED) if separated else bad from None
-    if any(SEPARATOR in label for label in labels):
-        raise BadRow(f"a label in {name!r} contains {SEPARATOR!r}", "write it without")
+        separated = names and isinstance(value, str) and label_lists.OTHERS.search(value)
+        raise BadRow(bad.fault, label_lists.SEPARATED) if separated else bad from None
+    if any(label_lists.SEPARATOR in label for label in labels):
+        raise BadRow(f"a label in {name!r} contains {label_lists.SEPARATOR!r}", "write it without")
     types.update(map(type, values))
-    return SEPARATOR.join(label_order(labels))
+    return label_lists.SEPARATOR.join(label_order(labels))
 
 
 def common_type(types: Collection[type], names: Collection[str]) -> LabelType:
@@ -232,7 +224,7 @@ def common_type(types: Collection[type], names: Collection[str]) -> LabelType:
 def label_sets(labels: Iterable[str], target: TargetKind) -> list[tuple[str, ...]]:
     """Return a tuple of labels for each item. For a regression, all tuples are empty."""
     if target == "multi-label":
-        return [tuple(label.split(SEPARATOR)) if label else () for label in labels]
+        return [tuple(label.split(label_lists.SEPARATOR)) if label else () for label in labels]
     return [(label,) if target == "classes" else () for label in labels]
 
 
@@ -366,7 +358,7 @@ def _label(value: object, name: str, names: Sequence[str]) -> tuple[str, str]:
     """
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # The table library reads a column of integers with missing values as floats.
-    if isinstance(value, list | tuple) or (isinstance(value, str) and listed_in(value) is not None):
+    if isinstance(value, list | tuple) or (isinstance(value, str) and label_lists.listed_in(value) is not None):
         raise BadRow(f"{name!r} has a list of labels", SEVERAL)
     if isinstance(value, bool) and len(names) == 2 and str(value) not in names:
         value = int(value)  # False and True are the indices 0 and 1 of two names.

@@ -25,7 +25,6 @@ from manyheads.tasks.label_metrics import (
     best_threshold,
     classification_metrics,
     multi_label_metrics,
-    positive_weights,
     regression_metrics,
 )
 from manyheads.tasks.tagging.metrics import count_entities
@@ -104,9 +103,9 @@ def test_weights_of_several_labels_are_those_of_torch() -> None:
     random = torch.Generator().manual_seed(2)
     logits, truth = torch.randn(8, 3, generator=random), (torch.rand(8, 3, generator=random) < 0.3).float()
     truth[:, 0], truth[:, 2] = torch.tensor([1.0, 0, 0, 0, 0, 0, 0, 1]), 0.0
-    weights = positive_weights(truth)
+    weights = balanced_weights(truth, 3)
     assert weights.tolist() == [3.0, float((8 - truth[:, 1].sum()) / truth[:, 1].sum()), 1.0]
-    assert positive_weights(torch.ones(2, 1)).tolist() == [1.0]
+    assert balanced_weights(torch.ones(2, 1), 1).tolist() == [1.0]
     loss = Target("multi-label", NAMES, weights=weights).loss(logits, truth) / 8
     torch.testing.assert_close(loss, nn.BCEWithLogitsLoss(pos_weight=weights)(logits, truth))
     data = Labeled(["x"] * 4, ["a|b", "", "a", "c"], target="multi-label")
