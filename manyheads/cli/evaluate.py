@@ -50,8 +50,7 @@ def _evaluate(options: argparse.Namespace) -> None:
             expected = ", ".join(vars(kind()))
             raise UserError(f"--columns {', '.join(sorted(unknown))}: expected some of {expected} for this model")
         more["columns"] = kind(**options.columns)
-    known = ["truncate", "columns"] if "rerank" in model.verbs else ["columns"] if "images" in model.reads else []
-    if wrong := [name for name in more if name not in known]:
+    if wrong := [n for n in more if "rerank" not in model.verbs and (n, model.reads) != ("columns", "images")]:
         raise UserError(f"{options.model}: --{wrong[0]} applies to classifiers and encoders of texts")
     reports = model.reports
     for report in ("by_label", "confusion", "errors"):
