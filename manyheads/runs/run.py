@@ -197,6 +197,7 @@ def _recorded(task: Task[C, D], built: Built[D], summary: Summary, compute: Comp
         return RunResult(scored)
     validation = {name: {"value": value, "signature": "validation"} for name, value in summary.metrics.items()}
     try:
+        job.record |= task.calibrate(built.splits.validation, compute)
         metrics = validation | ({} if held is None else task.score(held, compute))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(

@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from manyheads.data.sources.corpora import QuestionSource
 from manyheads.tasks.comparison import compare
-from manyheads.tasks.evaluation import LabelEvaluation, scored_data
+from manyheads.tasks.evaluation import scored_data
+from manyheads.tasks.label_evaluation import LabelEvaluation
 
 
 @pytest.mark.parametrize("content", ['{"data":', "[]", "\xff"])
@@ -25,7 +27,16 @@ class Fixed:
     def __init__(self, outputs: str, probabilities: list[float]) -> None:
         quality = [float(output == "a") for output in outputs]
         items = [f"item {i}" for i in range(len(outputs))]
-        self._outcome = LabelEvaluation(items, list(outputs), ["a"] * len(outputs), quality, {}, probabilities)
+        self._outcome = LabelEvaluation(
+            items,
+            list(outputs),
+            ["a"] * len(outputs),
+            quality,
+            {},
+            probabilities,
+            ("a", "b"),
+            np.empty((0, 2), np.float32),
+        )
 
     def outcome(self, data: object = None, *, skip_bad_lines: bool = False) -> Any:
         return self._outcome
