@@ -46,7 +46,7 @@ LARGEST_OFFSET = 10_000
 MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
 OPTIONAL_FILES = ("target_vocab.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 # names of all files that define tokenizers, except tokenizer.json
-FILES = ("vocab.txt", "merges.txt", "spiece.model", *MARIAN_FILES, *OPTIONAL_FILES)
+FILES = ("vocab.txt", "merges.txt", "spiece.model", "sentencepiece.bpe.model", *MARIAN_FILES, *OPTIONAL_FILES)
 
 
 def foreign_tokenizers(path: Path, model_type: str, about: JsonMapping) -> tuple[Tokenizer, Tokenizer] | None:
@@ -172,17 +172,42 @@ def _gpt(path: Path, about: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
     return tokenizer, tokenizer
 
 
+def _sentencepiece(file: Path) -> tuple[list[tuple[str, float]], bytes]:
+    """Return the pieces and scores of a SentencePiece model, and the table of its normalizer (empty for none)."""
+    with extra("sentencepiece", "a SentencePiece model"):
+        from sentencepiece import sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]  # The class is generated at import.
+    model.ParseFromString(file.read_bytes())
+    return [(piece.piece, piece.score) for piece in model.pieces], model.normalizer_spec.precompiled_charsmap
+
+
+def _xlm_roberta(path: Path, about: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
+    """Return the tokenizer of XLM-RoBERTa: four special tokens, the pieces after the first three, the mask token."""
+    pieces, charsmap = _sentencepiece(path / "sentencepiece.bpe.model")
+    special = _special(about, _ROBERTA_TOKENS)
+    first = [(special[name], 0.0) for name in ("bos", "pad", "eos", "unk")]
+    tokenizer = Tokenizer(models.Unigram([*first, *pieces[3:], (special["mask"], 0.0)], unk_id=3))
+    if charsmap:
+        tokenizer.normalizer = normalizers.Precompiled(charsmap)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    tokenizer.decoder = decoders.Metaspace()
+    _add(tokenizer, about, special.values())
+    start, end = special["cls"], special["sep"]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{start} $A {end}", pair=f"{start} $A {end} {end} $B {end}",
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in (start, end)],
+    )  # fmt: skip
+    return tokenizer, tokenizer
+
+
 def _pegasus(path: Path, about: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
     """Return the tokenizer of Pegasus.
 
     The ids are <pad>, </s>, two mask tokens, then unused tokens from <unk_2> on. The pieces of the SentencePiece
     model follow, beginning with its third piece.
     """
-    with extra("sentencepiece", "a SentencePiece model"):
-        from sentencepiece import sentencepiece_model_pb2
-
-    model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]  # The class is generated at import.
-    model.ParseFromString((path / "spiece.model").read_bytes())
+    pieces, charsmap = _sentencepiece(path / "spiece.model")
     offset = about.get("offset", 103)
     if type(offset) is not int or not 0 <= offset <= LARGEST_OFFSET:
         raise UserError(f"'offset' is {str(offset)[:40]}; expected 0 to {LARGEST_OFFSET:,}")
@@ -191,9 +216,8 @@ def _pegasus(path: Path, about: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
     masks = [mask, _text(about.get("mask_token_sent", "<mask_2>"))]
     unused = [f"<unk_{i}>" for i in range(2, offset)]
     vocabulary = [(token, 0.0) for token in (pad, end, *masks)] + [(token, -100.0) for token in unused]
-    vocabulary += [(piece.piece, piece.score) for piece in model.pieces][2:]
+    vocabulary += pieces[2:]
     tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=[token for token, _ in vocabulary].index(unknown)))
-    charsmap = model.normalizer_spec.precompiled_charsmap
     tokenizer.normalizer = normalizers.Sequence(
         [
             normalizers.Precompiled(charsmap) if charsmap else normalizers.Replace(Regex(r"\n"), " "),
@@ -258,6 +282,7 @@ _KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...], _Reader]] = {
     "bert": (("vocab.txt",), ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"), _bert),
     "distilbert": (("vocab.txt",), ("DistilBertTokenizer", "BertTokenizer"), _bert),
     "roberta": (("vocab.json", "merges.txt"), ("RobertaTokenizer",), _roberta),
+    "xlm-roberta": (("sentencepiece.bpe.model",), ("XLMRobertaTokenizer",), _xlm_roberta),
     "gpt2": (("vocab.json", "merges.txt"), ("GPT2Tokenizer",), _gpt2),
     "openai-gpt": (("vocab.json", "merges.txt"), ("OpenAIGPTTokenizer",), _gpt),
     "pegasus": (("spiece.model",), ("PegasusTokenizer",), _pegasus),
