@@ -256,30 +256,21 @@ BERT = _family(
     (*_TEXT, activation("hidden_act"), *_SIZES),
     _PLAIN, _NO_DECODER,
 )  # fmt: skip
-
-
-def _roberta(model_type: str, names: _Names, vocabulary: int) -> Family[BertConfig]:
-    return _family(
-        model_type, names,
-        (
-            Setting("vocab", "vocab_size", default=vocabulary),
-            _ROBERTA_PAD,
-            _OffsetPositions("max_positions", "max_position_embeddings", default=512),
-            # activation function of the language-model head
-            Choice("activation", ("hidden_act",), {"gelu": [("gelu",), ("gelu_python",)]}, ("gelu",)),
-            *_SIZES,
-        ),
-        {**_PUBLISHED, "pooler_activation": "tanh", "dropout_below_pooler": True, "question_dropout": 0.0}, _NO_DECODER,
-    )  # fmt: skip
-
-
-ROBERTA = _roberta("roberta", _ROBERTA, 50_265)
-# XLM-RoBERTa (Conneau 2019) has the same modules and tensor names. Models are saved as ROBERTA.
-XLM_ROBERTA = _roberta(
-    "xlm-roberta",
-    replace(_ROBERTA, architectures={head: f"XLM{name}" for head, name in _ROBERTA.architectures.items()}),
-    250_002,
+ROBERTA = _family(
+    "roberta", _ROBERTA,
+    (
+        Setting("vocab", "vocab_size", default=50_265),
+        _ROBERTA_PAD,
+        _OffsetPositions("max_positions", "max_position_embeddings", default=512),
+        # activation function of the language-model head
+        Choice("activation", ("hidden_act",), {"gelu": [("gelu",), ("gelu_python",)]}, ("gelu",)),
+        *_SIZES,
+    ),
+    {**_PUBLISHED, "pooler_activation": "tanh", "dropout_below_pooler": True, "question_dropout": 0.0}, _NO_DECODER,
 )  # fmt: skip
+# XLM-RoBERTa (Conneau 2019) differs in the names of its architectures. Its models are saved as ROBERTA.
+_XLM = replace(_ROBERTA, architectures={head: f"XLM{name}" for head, name in _ROBERTA.architectures.items()})
+XLM_ROBERTA = replace(ROBERTA, model_type="xlm-roberta", architecture=_XLM.architecture, infer=_XLM.infer)
 DISTILBERT = _family(
     "distilbert", _DISTILBERT,
     (

@@ -20,8 +20,7 @@ from manyheads.models.vit import ViT, ViTConfig
 _LAYERS = {
     "patches": "embeddings.patch_embedding",
     "embedding_norm": "pre_layrnorm",
-    **{f"{BLOCK}.attention.{name}": f"encoder.layers.{{}}.self_attn.{name[0]}_proj"
-       for name in ("query", "key", "value")},
+    **{f"{BLOCK}.attention.{n}": f"encoder.layers.{{}}.self_attn.{n[0]}_proj" for n in ("query", "key", "value")},
     f"{BLOCK}.attention.output": "encoder.layers.{}.self_attn.out_proj",
     f"{BLOCK}.attention_norm": "encoder.layers.{}.layer_norm1",
     f"{BLOCK}.feed_forward.expand": "encoder.layers.{}.mlp.fc1",

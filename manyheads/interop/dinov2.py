@@ -36,12 +36,11 @@ class _Ratio(Setting):
 
 
 _LAYERS = {
-    **{ours: theirs for ours, theirs in LAYERS.items() if "norm" not in ours and "feed_forward" not in ours},
+    **{ours: theirs for ours, theirs in LAYERS.items() if BLOCK not in ours or ".attention." in ours},
     f"{BLOCK}.attention_norm": "encoder.layer.{}.norm1",
     f"{BLOCK}.feed_forward.expand": "encoder.layer.{}.mlp.fc1",
     f"{BLOCK}.feed_forward.contract": "encoder.layer.{}.mlp.fc2",
     f"{BLOCK}.feed_forward_norm": "encoder.layer.{}.norm2",
-    "encoder.norm": "layernorm",
 }
 _IGNORED = """
     apply_layernorm out_features out_indices reshape_hidden_states stage_names use_mask_token _out_features _out_indices
@@ -109,7 +108,5 @@ def _dinov2(model_type: str, name: str, patch: int, registers: SettingRow | None
 
 
 DINOV2 = _dinov2("dinov2", "Dinov2", 14, None)
-DINOV2_REGISTERS = _dinov2(
-    "dinov2_with_registers", "Dinov2WithRegisters", 16,
-    Setting("registers", "num_register_tokens", default=4),
-)  # fmt: skip
+_REGISTERS = Setting("registers", "num_register_tokens", default=4)
+DINOV2_REGISTERS = _dinov2("dinov2_with_registers", "Dinov2WithRegisters", 16, _REGISTERS)

@@ -21,14 +21,7 @@ from manyheads.errors import UserError
 from manyheads.files import JsonMapping, JsonObject
 from manyheads.interop import timm
 from manyheads.interop.family import Family
-from manyheads.interop.keys import (
-    ABSENT,
-    ANY_MODEL,
-    FEED_FORWARD,
-    SIZES,
-    activation,
-    architecture,
-)
+from manyheads.interop.keys import ABSENT, ANY_MODEL, FEED_FORWARD, SIZES, activation, architecture
 from manyheads.interop.labels import TargetRow, label_names, read_labels, read_target
 from manyheads.interop.table import Setting, SettingRow, Settings, Weight, concatenated, weights_and_biases
 from manyheads.models.vit import ViT, ViTConfig

@@ -107,11 +107,7 @@ def _bert(path: Path, about: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
     tokenizer.decoder = decoders.WordPiece()
     _add(tokenizer, about, special.values())
     start, end = special["cls"], special["sep"]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{start}:0 $A:0 {end}:0",
-        pair=f"{start}:0 $A:0 {end}:0 $B:1 {end}:1",
-        special_tokens=[(token, tokenizer.token_to_id(token)) for token in (start, end)],
-    )
+    _surround(tokenizer, (start, end), f"{start}:0 $A:0 {end}:0", f"{start}:0 $A:0 {end}:0 $B:1 {end}:1")
     return tokenizer, tokenizer
 
 
@@ -155,9 +151,7 @@ def _gpt2(path: Path, about: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
     tokenizer.post_processor = processors.ByteLevel(add_prefix_space=prefix)
     if about.get("add_bos_token"):
         start = _text(special["bos"])
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{start} $A", special_tokens=[(start, tokenizer.token_to_id(start))]
-        )
+        _surround(tokenizer, [start], f"{start} $A")
     return tokenizer, tokenizer
 
 
@@ -194,10 +188,7 @@ def _xlm_roberta(path: Path, about: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
     tokenizer.decoder = decoders.Metaspace()
     _add(tokenizer, about, special.values())
     start, end = special["cls"], special["sep"]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{start} $A {end}", pair=f"{start} $A {end} {end} $B {end}",
-        special_tokens=[(token, tokenizer.token_to_id(token)) for token in (start, end)],
-    )  # fmt: skip
+    _surround(tokenizer, (start, end), f"{start} $A {end}", f"{start} $A {end} {end} $B {end}")
     return tokenizer, tokenizer
 
 
@@ -227,7 +218,7 @@ def _pegasus(path: Path, about: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
     _add(tokenizer, about, [pad, end, unknown, *masks, *unused])
-    _ends_with(tokenizer, end)
+    _surround(tokenizer, [end], f"$A {end}")
     return tokenizer, tokenizer
 
 
@@ -266,7 +257,7 @@ def _marian(path: Path, about: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
         made.pre_tokenizer = pre_tokenizers.PreTokenizer.custom(pieces)
         made.decoder = decoders.Decoder.custom(joined_by)
         _add(made, about, [end, unknown, pad])
-        _ends_with(made, end)
+        _surround(made, [end], f"$A {end}")
         return made
 
     first = tokenizer(source, source, path / "vocab.json")
@@ -325,10 +316,10 @@ def _text(token: Any) -> str:
     return token["content"] if isinstance(token, dict) else token
 
 
-def _ends_with(tokenizer: Tokenizer, end: str) -> None:
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"$A {end}", special_tokens=[(end, tokenizer.token_to_id(end))]
-    )
+def _surround(tokenizer: Tokenizer, special: Iterable[str], single: str, pair: str | None = None) -> None:
+    """Let a tokenizer add special tokens to each text, as the templates for a text and for a pair of texts state."""
+    ids = [(token, tokenizer.token_to_id(token)) for token in special]
+    tokenizer.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=ids)
 
 
 def _add(tokenizer: Tokenizer, about: JsonMapping, special: Iterable[str]) -> None:
