@@ -7,7 +7,7 @@ import logging
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,7 +30,7 @@ from manyheads.tasks.registry import RECIPES, find, is_for_any_data
 from manyheads.tasks.trained_run import TrainedRun
 from manyheads.training.config import RESUMABLE
 from manyheads.training.distributed import distributed_context, reraise_peer_failure, was_restarted
-from manyheads.training.run_directory import resume_command
+from manyheads.training.run_directory import replaced_run, resume_command
 from manyheads.training.run_log import LogCallback, ProgressCallback
 
 C = TypeVar("C", bound=RunConfig)
@@ -48,6 +48,7 @@ def train(
     out: str | Path | None = None,
     init: str | None = None,
     resume: bool | str | Path = False,
+    overwrite: bool = False,
     dry_run: bool = False,
     max_minutes: float | None = None,
     precision: str | None = None,
@@ -73,6 +74,8 @@ def train(
     init        model to start from
     resume      directory of the run to resume, or True for the run in `out`. The run keeps its recipe and settings; its
                 limits may change, even if it is finished
+    overwrite   if True, replace a run in `out`. The old run, with all files in its directory, is deleted at the end of
+                the new run. If the new run fails before its first checkpoint, the old run remains
     processes   number of processes that the user's command started
     progress    callback that receives the training progress every half second, such as `print`. With False, only errors
                 are logged
@@ -92,6 +95,8 @@ def train(
         if out is not None and Path(out) != Path(resume):
             raise UserError(f"resume={str(resume)!r} and out={str(out)!r}: expected one of them")
         out, resume = resume, True
+    if overwrite and resume:
+        raise UserError("overwrite and resume: expected one of them")
     _check_arguments(out, max_minutes, processes, callbacks)
     own = [*(overrides if isinstance(overrides, list) else from_mapping(overrides or {})), *from_mapping(settings)]
     with _quiet(progress is False):
@@ -106,7 +111,9 @@ def train(
     )  # fmt: skip
     given = [*(from_file(config) if config else []), *own, *from_mapping(paths)]
     selected, resolved, run = _resolved(request, given, recipes)
-    with reraise_peer_failure(), _quiet(progress is False):
+    # A process that torchrun has restarted resumes the new run.
+    replaces = overwrite and not (run.resume or dry_run) and distributed_context().first
+    with reraise_peer_failure(), _quiet(progress is False), replaced_run(run.out) if replaces else nullcontext():
         report: Any = _report(selected, resolved, run)
     # Only a recipe that trains a single model returns a `RunResult`; return the reports of other recipes unchanged.
     return TrainedRun(report, run.out) if report is None or isinstance(report, RunResult) else report
