@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from manyheads.calls import checked_methods, shown
@@ -19,6 +18,7 @@ from manyheads.core.config import TargetKind
 from manyheads.data.readers.splits import Data
 from manyheads.data.readers.tables import is_table
 from manyheads.data.table_writer import Layout, has_bytes, schema_of, table_writer
+from manyheads.displays import Confusion, Table
 from manyheads.errors import UserError
 from manyheads.files import JsonObject, replacing
 from manyheads.runs.result import metrics_html
@@ -252,7 +252,7 @@ class LabelEvaluation(EvaluationResult):
         truth = {"truth_probability": round(self.probabilities[index], 4)} if self.kind == "classes" else {}
         return {**super()._scores(index), **truth}
 
-    def by_label(self) -> list[JsonObject]:
+    def by_label(self) -> Table:
         """Return the item count, precision, recall and F1 of each label, as one dictionary per label.
 
         The recall of a label is also its accuracy: the fraction of its items that the model recognizes. A ratio whose
@@ -264,15 +264,16 @@ class LabelEvaluation(EvaluationResult):
         expected, found = (Counter(chain.from_iterable(labels)) for labels in sets)
         right = Counter(label for truth, output in zip(*sets, strict=True) for label in {*truth} & {*output})
         labels = label_order({*expected, *found})
-        return [Counts(right[label], found[label], expected[label]).row(label) for label in labels]
+        return Table(Counts(right[label], found[label], expected[label]).row(label) for label in labels)
 
-    def confusion(self) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    def confusion(self) -> Confusion:
         """Return the confusion matrix: the labels that occur, and the item counts (true label, predicted label)."""
         from manyheads.data.readers.labeled import label_order
 
         labels = label_order({*self.references, *self.outputs})
         counts = Counter(zip(self.references, self.outputs, strict=True))
-        return labels, np.array([[counts[truth, output] for output in labels] for truth in labels], dtype=np.int64)
+        rows = [[counts[truth, output] for output in labels] for truth in labels]
+        return Confusion(labels, np.array(rows, dtype=np.int64))
 
 
 @runtime_checkable

@@ -61,16 +61,19 @@ class Progress:
     seconds_left: float
 
     def __str__(self) -> str:
-        return f"{self.fraction:4.0%}  {self.text}"
+        return "  ".join([f"{self.fraction:4.0%}", *self.details, self.left])
 
     @property
-    def text(self) -> str:
-        """Return the progress line without the finished fraction of the run."""
-        loss = "" if self.loss is None else f"loss {self.loss:.4f}  "
-        peak = "" if self.peak is None else f"{self.peak:.0%} of this machine's peak  "
-        waiting = f"{self.waiting:.0%} waiting for data  " if self.waiting >= MIN_WAITING else ""
-        left = _clock(self.seconds_left)
-        return f"step {self.step:,}  {loss}{self.rate:,.0f} {self.unit}/s  {peak}{waiting}{left} left"
+    def left(self) -> str:
+        return f"{_clock(self.seconds_left)} left"
+
+    @property
+    def details(self) -> list[str]:
+        """Return the step, the loss and the speed as texts, the most important first."""
+        loss = [] if self.loss is None else [f"loss {self.loss:.4f}"]
+        peak = [] if self.peak is None else [f"{self.peak:.0%} of this machine's peak"]
+        waiting = [f"{self.waiting:.0%} waiting for data"] if self.waiting >= MIN_WAITING else []
+        return [f"step {self.step:,}", *loss, f"{self.rate:,.0f} {self.unit}/s", *peak, *waiting]
 
 
 ProgressCallback = Callable[[Progress], None]
@@ -96,7 +99,7 @@ class ProgressMeter:
         self._peak: float | None = None
         # time at the end of the first step, and the fraction of the run that was finished then
         self._start: tuple[float, float] | None = None
-        self._reported = time.monotonic()
+        self._reported, self._any_reported = time.monotonic(), False
         self._counted = 0  # number of units (tokens, images, ...) since the first step
         self.loss: float | None = None
         self.waiting = 0.0
@@ -113,14 +116,15 @@ class ProgressMeter:
             self._start = now, fraction
             return
         self._counted += count
-        if self._report is None or now - self._reported < REPORT_SECONDS:
+        is_last = fraction >= 1 and self._any_reported  # so that a bar ends at 100%
+        if self._report is None or (now - self._reported < REPORT_SECONDS and not is_last):
             return
         elapsed, progress = now - self._start[0], fraction - self._start[1]
         if self._peak is None and self._measure_peak is not None:
             self._peak = self._measure_peak()
             now = time.monotonic()
             self._start = now - elapsed, self._start[1]
-        self._reported = now
+        self._reported, self._any_reported = now, True
         left = elapsed * (1 - fraction) / progress if progress > 0 else float("inf")
         rate = self._counted / elapsed
         peak = None if self._peak is None else rate / self._peak
