@@ -211,7 +211,8 @@ def _recorded(task: Task[C, D], built: Built[D], summary: Summary, compute: Comp
         wall_seconds=summary.seconds, flops=None if job.flops is None else job.flops * summary.tokens,
         parameters=sum(p.numel() for name, p in model.named_parameters() if PREFIX not in name),
         seed=job.training.seed, weights=summary.weights, steps=summary.step, target_tokens=summary.tokens,
-        route=compute.describe(), validation=metrics if job.record.get("scored") == "validation" else validation,
+        unit=job.objective.unit, route=compute.describe(),
+        validation=metrics if job.record.get("scored") == "validation" else validation,
         **distributed_context().shown, **further, **({"skipped": summary.skipped} if summary.skipped else {}),
         **job.record,
     ))  # fmt: skip

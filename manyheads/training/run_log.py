@@ -208,11 +208,12 @@ def read_metrics(path: Path) -> list[JsonObject]:
     return entries
 
 
-def draw_losses(out: Path, *, by_epoch: bool) -> None:
+def draw_losses(out: Path, *, by_epoch: bool, chosen: int | None = None) -> None:
     """Draw loss.png: training and validation loss, and a second plot of the accuracy if the objective measures it.
 
     The x axis shows epochs if each epoch was validated at its end (`by_epoch`), otherwise steps. Training values are
-    means over `log_every` steps, measured in training mode with dropout.
+    means over `log_every` steps, measured in training mode with dropout. A circle marks the validation of the step
+    `chosen`, whose weights are the final ones.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -234,8 +235,13 @@ def draw_losses(out: Path, *, by_epoch: bool) -> None:
         training = [(e["step"] / size, e[in_training]) for e in entries if in_training in e]
         validation = [(e["step"] / size, e["validation"][name]) for e in validations if name in e["validation"]]
         for label, points, marker in (("training", training, ""), ("validation", validation, "o")):
-            if points:
-                axes.plot(*zip(*points, strict=True), label=label, marker=marker, markersize=3)
+            if points:  # A line of one point would be invisible without a marker.
+                axes.plot(
+                    *zip(*points, strict=True), label=label, marker=marker or "o" * (len(points) == 1), markersize=3
+                )
+        ring = [point for point in validation if chosen is not None and point[0] == chosen / size]
+        if ring:
+            axes.plot(*ring[-1], "o", color="C1", markersize=9, fillstyle="none", label="final weights")
         axes.set(xlabel=unit, ylabel=name)
         axes.grid(alpha=0.3)
         if training or validation:
@@ -298,7 +304,7 @@ class RunLog:
         if result.skipped is not None or counters.step % config.log_every:
             return
         now = session.elapsed()
-        seconds = now - self._logged_at
+        seconds, unit = now - self._logged_at, session.objective.unit
         self._meter.loss = counters.window_loss / counters.window_tokens
         accuracy = {"accuracy": counters.window_correct / counters.window_tokens} if result.has_classes else {}
         self._meter.waiting = self._data_wait_seconds / seconds
@@ -306,8 +312,8 @@ class RunLog:
             {
                 "epoch": counters.epoch, "loss": self._meter.loss, **accuracy,
                 "learning_rate": session.learning_rate(counters.step),
-                "gradient_norm": result.gradient_norm, "tokens": counters.tokens,
-                "tokens_per_second": round((counters.tokens - self._logged_tokens) / seconds, 1),
+                "gradient_norm": result.gradient_norm, unit: counters.tokens,
+                f"{unit}_per_second": round((counters.tokens - self._logged_tokens) / seconds, 1),
                 "waiting": round(self._meter.waiting, 4), "seconds": round(session.seconds_before + now, 2),
             }
         )  # fmt: skip

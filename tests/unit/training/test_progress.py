@@ -135,6 +135,21 @@ def test_accuracy_is_drawn_next_to_the_loss(tmp_path, monkeypatch):
     assert [text.get_text() for text in shares.get_legend().get_texts()] == ["training", "validation"]
 
 
+def test_a_single_point_and_the_final_weights_are_marked(tmp_path, monkeypatch):
+    from matplotlib.figure import Figure
+
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    lines = [{"step": 5, "loss": 1.0}, *({"step": s, "validation": {"loss": s / 10}} for s in (4, 8))]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for chosen, marked in ((4, [[[4, 0.4]]]), (None, [])):
+        progress.draw_losses(tmp_path, by_epoch=False, chosen=chosen)
+        training, validation, *rings = figures.pop().axes[0].lines
+        assert (training.get_marker(), validation.get_marker()) == ("o", "o")
+        assert [ring.get_xydata().tolist() for ring in rings] == marked
+        assert all(ring.get_label() == "final weights" for ring in rings)
+
+
 def test_curves_have_one_point_per_validation(tmp_path, monkeypatch):
     from matplotlib.figure import Figure
 
@@ -160,7 +175,8 @@ class Telling(ToyTask):
 def test_training_accuracy_is_logged(tmp_path):
     train(Telling(), CONFIG, tmp_path, compute=toy_route())
     entries = [entry for entry in progress.read_metrics(tmp_path / "metrics.jsonl") if "loss" in entry]
-    seen = [0, *(entry["tokens"] for entry in entries)]
+    seen = [0, *(entry["items"] for entry in entries)]
+    assert all(entry["items_per_second"] > 0 and "tokens" not in entry for entry in entries)
     shares = [10 / (after - before) for before, after in pairwise(seen)]  # ten batches in every window
     assert [entry["accuracy"] for entry in entries] == pytest.approx(shares)
 
