@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from manyheads.core.config import as_dict
 from manyheads.data.readers.memory import IN_MEMORY, split_mapping
-from manyheads.data.readers.splits import parts_of
+from manyheads.data.readers.splits import parts_of, working_directory
 from manyheads.data.sources.source import HUB
 from manyheads.errors import UserError
 from manyheads.files import JsonMapping, JsonObject
@@ -140,7 +140,10 @@ def _resolved(request: Run, settings: list[Setting], recipes: Mapping[str, Recip
     config, given = _configured(recipe, settings, options, saved, out)
     run = replace(
         request, recipe=name, resume=request.resume or was_restarted(),
-        saved=options_to_save(name, as_dict(config), given=given["given"], overrides=given["overrides"], **options),
+        saved=options_to_save(
+            name, as_dict(config), given=given["given"], overrides=given["overrides"],
+            directory=working_directory(out), **options,
+        ),
         own_data="data" in given["given"] and ("data" not in recipe.requires or is_for_any_data(name)),
         **given, **options,
     )  # fmt: skip
