@@ -90,7 +90,7 @@ def recorded_data(record: JsonMapping, *more: type[Source[Any]], run: Path | Non
 
     record  content of result.json
     more    classes of data sources outside of this package, in addition to those in `KINDS`
-    run     run directory, from which relative paths of the data are found in any working directory
+    run     run directory. Relative paths of the data then lead from it to the data, in any working directory
 
     Raises UserError if the record is damaged, or if an earlier version wrote it.
     """
