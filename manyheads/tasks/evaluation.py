@@ -287,7 +287,7 @@ def scored_data(
         settings["columns"] = columns
     try:
         record = record_of(model)
-        recorded = recorded_data(record, type(unrecorded))
+        recorded = recorded_data(record, type(unrecorded), run=model)
         if data is None and recorded is not None:
             source, prints = recorded.source, recorded.fingerprints
             paths = [repr(path[:300]) for path in (source.data, source.validation, source.test) if path is not None]

@@ -14,6 +14,7 @@ from torch import Tensor
 from manyheads.calls import checked_methods
 from manyheads.core.config import TargetKind
 from manyheads.data.readers.labeled import label_order, label_sets
+from manyheads.displays import Confusion, Table
 from manyheads.files import JsonObject
 from manyheads.tasks.evaluation import Counts, EvaluationResult
 from manyheads.tasks.label_metrics import average_precision
@@ -83,7 +84,7 @@ class LabelEvaluation(EvaluationResult):
         truth = {"truth_probability": round(self.probabilities[index], 4)} if self.kind == "classes" else {}
         return {**super()._scores(index), **truth}
 
-    def by_label(self) -> list[JsonObject]:
+    def by_label(self) -> Table:
         """Return the item count, precision, recall and F1 of each label, as one dictionary per label.
 
         The recall of a label is also its accuracy: the fraction of its items that the model recognizes. A ratio whose
@@ -94,11 +95,11 @@ class LabelEvaluation(EvaluationResult):
         counts = np.stack([truth & predicted, predicted, truth]).sum(1).T.tolist()  # (L, 3)
         rows = [Counts(*row).row(label) for label, row in zip(self.labels, counts, strict=True)]
         if self.kind == "classes":
-            return [row for row, (_, found, expected) in zip(rows, counts, strict=True) if found or expected]
+            return Table(row for row, (_, found, expected) in zip(rows, counts, strict=True) if found or expected)
         precisions = map(average_precision, self.scores.T, truth.T)
-        return [{**row, "average_precision": value} for row, value in zip(rows, precisions, strict=True)]
+        return Table({**row, "average_precision": value} for row, value in zip(rows, precisions, strict=True))
 
-    def confusion(self) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    def confusion(self) -> Confusion:
         """Return the confusion matrix: the labels that occur, and the item counts (true label, predicted label).
 
         For several labels per item, the result is all labels, and a matrix [[neither, predicted], [true, both]] for
@@ -106,7 +107,8 @@ class LabelEvaluation(EvaluationResult):
         """
         if self.kind == "multi-label":
             t, p = self.truth, self.predicted
-            return self.labels, np.stack([~t & ~p, ~t & p, t & ~p, t & p]).sum(1).T.reshape(-1, 2, 2)
+            return Confusion(self.labels, np.stack([~t & ~p, ~t & p, t & ~p, t & p]).sum(1).T.reshape(-1, 2, 2))
         labels = label_order({*self.references, *self.outputs})
         counts = Counter(zip(self.references, self.outputs, strict=True))
-        return labels, np.array([[counts[truth, output] for output in labels] for truth in labels], dtype=np.int64)
+        rows = [[counts[truth, output] for output in labels] for truth in labels]
+        return Confusion(labels, np.array(rows, dtype=np.int64))
