@@ -45,20 +45,21 @@ def _results(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [*map(_result, single), *map(_table, tables.values())][:MAX_RESULTS]
 
 
-def _metric(run: dict[str, Any]) -> str:
+def main_metric(run: dict[str, Any]) -> str:
+    """Return the name of the metric by which the runs of a recipe are ranked."""
     return next((name for name in RANKING if name in run["metrics"]), next(iter(run["metrics"])))
 
 
 def rank(group: list[dict[str, Any]]) -> float:
     """Return a number that is smaller for better runs."""
-    name = _metric(group[0])
+    name = main_metric(group[0])
     value = mean(run["metrics"][name]["value"] for run in group)
     return -value if RANKING.get(name) else value
 
 
 def _result(group: list[dict[str, Any]]) -> dict[str, Any]:
     """Describe runs that differ in their seed."""
-    name, texts = _metric(group[0]), scores(group)
+    name, texts = main_metric(group[0]), scores(group)
     value = mean(run["metrics"][name]["value"] for run in group)
     return {
         "metric": name, "score": texts[name], "value": round(value, 4), "time": _time(group), "runs": len(group),
@@ -68,7 +69,7 @@ def _result(group: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _table(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Describe the rows of an ablation by the range of each metric."""
-    name, each = _metric(rows[0]), [scores([row]) for row in rows]
+    name, each = main_metric(rows[0]), [scores([row]) for row in rows]
     spans = {
         metric: f"{min(found, key=float)} to {max(found, key=float)}"
         for metric in each[0]

@@ -140,15 +140,26 @@ def groups(runs: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 def describe(group: list[dict[str, Any]]) -> str:
     """`en-de`, `from MiniLM, training.epochs=2, 3 seeds`, or `default settings`."""
+    data, settings, way = _about(group)
+    return ", ".join([*data, *settings, *way]) or "default settings"
+
+
+def name_and_settings(group: list[dict[str, Any]]) -> tuple[str, str]:
+    """Return the parts of `describe` as a short name, such as `en-de, 3 seeds`, and the settings."""
+    data, settings, way = _about(group)
+    return ", ".join([*data, *way]), ", ".join(settings) or "default settings"
+
+
+def _about(group: list[dict[str, Any]]) -> tuple[list[str], list[str], list[str]]:
+    """Return the data and first weights of a group of runs, their settings, and their precision and number of seeds."""
     record = group[0]
     data, init = record["data"], record.get("init")
     about = [f"{data['source']}-{data['target']}"] if "source" in data else []
     about += [f"from {init}"] if init else []
     settings = {key.removeprefix("training."): value for key, value in record["overrides"].items()}
-    about += [f"{key}={value}" for key, value in settings.items() if key not in UNTOLD]
-    about += [precision] if (precision := _precision(record)) != "float32" else []
-    about += [f"{len(group)} seeds"] if len(group) > 1 else []
-    return ", ".join(about) or "default settings"
+    way = [precision] if (precision := _precision(record)) != "float32" else []
+    way += [f"{len(group)} seeds"] if len(group) > 1 else []
+    return about, [f"{key}={value}" for key, value in settings.items() if key not in UNTOLD], way
 
 
 def describe_rows(rows: list[dict[str, Any]]) -> str:

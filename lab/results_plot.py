@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from lab.colors import MODEL_COLORS
 from lab.records import records
 from papers.recipes import RECIPES
 from papers.universal import length_curve
@@ -50,11 +51,11 @@ def draw(out: Path) -> Path:
     from matplotlib.ticker import LogLocator, NullFormatter
 
     figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
-    for (recipe, at), marker, color in zip(points().items(), "os", ("#0072b2", "#d55e00"), strict=False):
+    for (recipe, at), marker in zip(points().items(), "os", strict=False):
         for axis, column, scale in ((axes[0], 0, 1e3), (axes[1], 1, 1e6)):
             axis.errorbar(
                 [point[column] / scale for point in at], [point[2] for point in at], [point[3] for point in at],
-                marker=marker, color=color, capsize=3, label=COMPARED[recipe],
+                marker=marker, color=MODEL_COLORS[recipe], capsize=3, label=COMPARED[recipe],
             )  # fmt: skip
     for axis, name in zip(axes, ("thousand parameters", "million FLOPs an image"), strict=True):
         axis.set(xscale="log", xlabel=name)
@@ -92,7 +93,7 @@ def draw_hunger(out: Path) -> Path | None:
     figure = Figure(figsize=(5, 3.6), layout="constrained")
     axis = figure.subplots()
     for (recipe, points), marker in zip(curves.items(), "os", strict=False):
-        axis.plot(*zip(*points, strict=True), marker=marker, label=HUNGRY[recipe])
+        axis.plot(*zip(*points, strict=True), marker=marker, color=MODEL_COLORS[recipe], label=HUNGRY[recipe])
     axis.set(xscale="log", xlabel="images to learn from", ylabel="top-1 on CIFAR-10's test images")
     axis.grid(alpha=0.3, which="both")
     axis.legend(frameon=False)

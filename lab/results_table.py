@@ -11,8 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from lab import complexity_page, evidence_page, rivals_page, service_page, speed_page, survival_page
-from lab.best_results import rank
-from lab.records import ablations, describe, describe_rows, groups, records, run_of, scores, shared, took
+from lab.best_results import main_metric, rank
+from lab.records import (
+    ablations,
+    describe,
+    describe_rows,
+    groups,
+    name_and_settings,
+    records,
+    run_of,
+    scores,
+    shared,
+    took,
+)
 from lab.results_plot import DIRECTIONS, HUNGER, HUNGRY, READINGS, forward_flops, hunger, readings
 from manyheads.tasks.registry import RECIPES
 from papers.heads.published import ANTECEDENTS, PUBLISHED
@@ -117,18 +128,27 @@ def _training(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _table(metrics: list[str], runs: list[list[dict[str, Any]]]) -> str:
+    """Return a table of runs, with name and main score first, and a line that names the processors."""
     images = "top1" in metrics
+    metrics = sorted(metrics, key=lambda name: name != main_metric(runs[0][0]))
     sizes = ["parameters", *(["MFLOP an image"] if images else [])]
-    rows = [["recipe", "run", *sizes, *metrics, "time", "processor"]]
+    rows = [["recipe", *metrics, *sizes, "time", "settings"]]
+    machines: dict[str, str] = {}  # letter of each processor
     for group in runs:
         score, first = scores(group), group[0]
+        letters = sorted({_letter(_machine(record["hardware"]), machines) for record in group})
+        name, settings = name_and_settings(group)
         rows.append([
-            f"`{first['recipe']}`", describe(group), f"{first['parameters']:,}",
-            *([f"{forward_flops(first) / 1e6:,.1f}"] if images else []), *(score.get(m, "") for m in metrics),
-            took(group), ", ".join(dict.fromkeys(_machine(record["hardware"]) for record in group)),
+            f"`{first['recipe']}` {name}".rstrip(), *(score.get(m, "") for m in metrics), f"{first['parameters']:,}",
+            *([f"{forward_flops(first) / 1e6:,.1f}"] if images else []),
+            f"{took(group)} ({', '.join(letters)})", settings,
         ])  # fmt: skip
-    rows.insert(1, ["---", "---", *["--:"] * len(sizes + metrics), "--:", "---"])
-    return _markdown(rows)
+    rows.insert(1, ["---", *["--:"] * len(sizes + metrics), "--:", "---"])
+    return f"{_markdown(rows)}\n\nProcessors: {'; '.join(f'({at}) {machine}' for machine, at in machines.items())}."
+
+
+def _letter(machine: str, machines: dict[str, str]) -> str:
+    return machines.setdefault(machine, "abcdefghijklmnopqrstuvwxyz"[len(machines)])
 
 
 def models_table() -> str:
@@ -177,14 +197,13 @@ FIRST = (
 def first_table() -> str:
     """Return one score for each kind of work, averaged over seeds. Raise ValueError if a listed run has no record."""
     kept = {(g[0]["recipe"], describe(g).removesuffix(f", {len(g)} seeds")): g for g in groups(records())}
-    rows = [["task", "recipe", "parameters", "score", "time"], ["---", "---", "--:", "--:", "--:"]]
+    rows = [["task", "score", "recipe", "parameters", "time"], ["---", "--:", "---", "--:", "--:"]]
     for what, recipe, run, metric in FIRST:
         if (recipe, run) not in kept:
             raise ValueError(f"no record of {recipe}, {run}")
         group = kept[recipe, run]
         rows.append([
-            what, f"`{recipe}`", f"{group[0]['parameters']:,}", f"{metric} {scores(group)[metric]}",
-            took(group),
+            what, f"{metric} {scores(group)[metric]}", f"`{recipe}`", f"{group[0]['parameters']:,}", took(group),
         ])  # fmt: skip
     return _markdown(rows)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import mean, variance
 from typing import Any
 
+from lab.colors import MODEL_COLORS
 from lab.complexity_page import markdown
 from lab.records import RESULTS, STUDENT, matching
 from papers.rivals.recipes import RIVAL_ROWS
@@ -27,7 +28,6 @@ NAMES = {
     "convs2s": "ConvS2S (Gehring 2017)", "bytenet": "ByteNet (Kalchbrenner 2016)",
     "transformer": "Transformer (Vaswani 2017)", "experts": "Transformer, experts (Fedus 2021)",
 }  # fmt: skip
-COLORS = ("#999999", "#56b4e9", "#0072b2", "#009e73", "#e69f00", "#cc79a7", "#d55e00", "#000000")
 CLAIM = 1  # lead of the Transformer in BLEU that is tested
 NO_RIVALS = ("experts",)  # models about which table 2 claims nothing: its mixture of experts is an LSTM
 MIN_SEEDS = 3  # of a model, so that its seeds count in the deviation between seeds
@@ -208,11 +208,11 @@ def draw(out: Path) -> Path | None:
     panels = ((axes[0], curves("fr"), "flops", 1e12, "training, 10¹² FLOPs"),
               (axes[1], timed("fr"), "seconds", 60, "training, minutes of one core"))  # fmt: skip
     for axis, found, over, scale, label in panels:
-        for (row, seeds), color in ((item, COLORS[list(RIVAL_ROWS).index(item[0])]) for item in found.items()):
+        for row, seeds in found.items():
             points = list(zip(*seeds, strict=True))  # of each checkpoint, the entries of all seeds
             x = [mean(entry[over] for entry in entries) / scale for entries in points]
             y = [[entry[METRIC] for entry in entries] for entries in points]
-            width = 2.4 if row == "transformer" else 1.4
+            width, color = 2.4 if row == "transformer" else 1.4, MODEL_COLORS[row]
             axis.plot(x, [mean(scores) for scores in y], color=color, linewidth=width, marker=".", label=NAMES[row])
             axis.fill_between(x, [min(s) for s in y], [max(s) for s in y], color=color, alpha=0.2, linewidth=0)
         axis.set(xscale="log", xlabel=label)

@@ -7,8 +7,7 @@ A model directory written by Manyheads contains these files:
     source.spm  target.spm  vocab.json  instead of tokenizer.json, in directories of OPUS-MT
     preprocessor_config.json            settings of image preprocessing
 
-Directories written by other tools may have sharded weights and other tokenizer files (`interop/vocabularies.py`).
-
+Directories of other tools may have sharded weights and other tokenizer files (`interop/vocabularies.py`).
 A translator with a joint vocabulary is saved as a Marian directory (post-norm, no final norms) or as a Pegasus
 directory (pre-norm, final norms). The model type of a model that no other tool supports begins with `manyheads-`.
 
@@ -35,8 +34,10 @@ from manyheads.core.tensor_file import checksum, write_tensors
 from manyheads.errors import UserError, extra, shown
 from manyheads.files import JsonMapping, JsonObject, WriteError, read_json, replacing_all
 from manyheads.interop.adapters import SETTINGS, WEIGHTS, Adapter, adapter_files, is_adapter
-from manyheads.interop.bert import BERT, DISTILBERT, ROBERTA
+from manyheads.interop.bert import BERT, DISTILBERT, ROBERTA, XLM_ROBERTA
+from manyheads.interop.clip import CLIP, CLIP_VISION
 from manyheads.interop.detr import DETR
+from manyheads.interop.dinov2 import DINOV2, DINOV2_REGISTERS
 from manyheads.interop.encoder_decoder import MARIAN, PEGASUS
 from manyheads.interop.family import AnyFamily, saved_tensors
 from manyheads.interop.gpt import GPT2, OPENAI_GPT
@@ -52,7 +53,7 @@ from manyheads.interop.tokenizer import (
     tokenizer_config,
     vocabulary_sizes,
 )
-from manyheads.interop.vit import DEIT, DINOV2, DINOV2_REGISTERS, TIMM_VIT, VIT
+from manyheads.interop.vit import DEIT, TIMM_VIT, VIT
 from manyheads.interop.vocabularies import FILES
 from manyheads.interop.weights import CHECKSUM, PICKLED, SAFE, read_safe, read_shapes, weight_files
 from manyheads.models.adapt import adapt
@@ -64,15 +65,15 @@ from manyheads.versions import LAST_READER, EarlierVersion, check_complete, upgr
 logger = logging.getLogger(__name__)
 
 # Formats of saved models in order of preference: a model is saved in the first format that can represent it.
-_TEXTS: tuple[AnyFamily, ...] = (MARIAN, PEGASUS, BERT, ROBERTA, DISTILBERT, GPT2, OPENAI_GPT)
-_FORMATS: tuple[AnyFamily, ...] = (*_TEXTS, VIT, DEIT, DINOV2, DINOV2_REGISTERS, RESNET, DETR, *OWN)
+_FORMATS: tuple[AnyFamily, ...] = (
+    MARIAN, PEGASUS, BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, GPT2, OPENAI_GPT, VIT, DEIT, DINOV2, DINOV2_REGISTERS,
+    CLIP_VISION, CLIP, RESNET, DETR, *OWN,
+)  # fmt: skip
 FAMILIES = {family.model_type: family for family in _FORMATS}
 # Formats of timm by the beginning of the architecture name, such as vit_tiny_patch16_224. Models are read in these
 # formats, but never written.
 TIMM: dict[str, AnyFamily] = {"vit": TIMM_VIT, "deit": TIMM_VIT, "resnet": TIMM_RESNET, "seresnet": TIMM_RESNET}
-CONFIG = "config.json"
-PREPROCESSOR = "preprocessor_config.json"
-GENERATION = "generation_config.json"
+CONFIG, PREPROCESSOR, GENERATION = "config.json", "preprocessor_config.json", "generation_config.json"
 # Keys of generation_config.json for translators. The last key is the exponent of Manyheads' length penalty; the length
 # penalty of transformers has another formula.
 DECODING = ("num_beams", "length_penalty", "alpha")
@@ -324,14 +325,15 @@ def read_settings(path: Path) -> tuple[AnyFamily, JsonObject]:
     settings = upgrade(_read_json(file))
     model_type, architecture = settings.get("model_type"), settings.get("architecture")
     if model_type is None and isinstance(architecture, str):
-        for begin, family in TIMM.items():
-            if architecture.startswith(begin):
-                return family, settings
-        raise UserError(f"{file}: 'architecture' is {architecture!r}: expected a timm name with {', '.join(TIMM)}")
+        if known := next((family for begin, family in TIMM.items() if architecture.startswith(begin)), None):
+            return known, settings
+        raise UserError(f"{file}: expected a timm model with {', '.join(TIMM)} in its name, found {architecture}")
     if str(model_type).startswith("manyheads-") and model_type not in FAMILIES:
         raise EarlierVersion(file, [f"a model type of this version instead of {model_type}"])
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        raise UserError(f"{file}: 'model_type' is {model_type!r}: supported types are {', '.join(FAMILIES)}")
+        types = ", ".join(name for name, family in FAMILIES.items() if not family.own)
+        found = ", ".join(map(str, settings.get("architectures") or ["no architecture"]))
+        raise UserError(f"{file}: expected a model of type {types}, found {found} ('model_type' is {model_type!r})")
     family = FAMILIES[model_type]
     if family.own:
         check_complete(file, (key for row in family.settings.rows for key in row.keys if key not in settings))

@@ -92,8 +92,8 @@ def _ours(session: Session, case: Case, size: int, compiled: bool, reference: fl
     end = time.monotonic() + SHARE * session.left
 
     def watch(entry: dict[str, Any]) -> bool:
-        if "tokens_per_second" in entry:
-            figures.append(entry["tokens_per_second"] * case.units(batch) / batch.items)
+        if (rate := entry.get(f"{task.unit}_per_second")) is not None:
+            figures.append(rate * case.units(batch) / batch.items)
         return not _enough(session, figures, end)
 
     config = TrainingConfig(

@@ -28,9 +28,9 @@ from manyheads.files import replacing, write_json
 from manyheads.runs.overrides import apply, from_arguments
 from manyheads.tasks.classification.recipes import ClassificationConfig
 from manyheads.tasks.evaluation import values
+from manyheads.tasks.label_metrics import classification_metrics
 from manyheads.tasks.registry import find
 from manyheads.tasks.tagging.metrics import tagging_metrics
-from manyheads.tasks.targets import classification_metrics
 from manyheads.training.record import Metrics, hardware
 
 CHECKPOINT = 200  # steps

@@ -103,7 +103,7 @@ def _cells_of(
         return {"prediction": float}, lambda number: {"prediction": rounded(number)}
     values = dict(zip(target.labels, target.values, strict=True))
     several = target.kind == "multi-label"
-    least = target.threshold if options.threshold is None else options.threshold
+    limits = target.limits(options.threshold)
     added: dict[str, Hint] = {"prediction": str if several else type(target.values[0]), "probability": float}
     if several:
         added["probability"] = str
@@ -115,7 +115,8 @@ def _cells_of(
         scores = {str(found.label): rounded(found.probability) for found in labels}
         row: dict[str, object]
         if several:
-            chosen = {str(found.label): scores[str(found.label)] for found in labels if found.probability >= least}
+            over = [str(found.label) for found in labels if found.probability >= limits[str(found.label)]]
+            chosen = {label: scores[label] for label in over}
             row = {"prediction": SEPARATOR.join(chosen), "probability": SEPARATOR.join(map(str, chosen.values()))}
         else:
             best = str(labels[0].label)

@@ -53,8 +53,11 @@ def _compare(options: argparse.Namespace) -> None:
     listing = "; the largest changes in both directions (--json lists more):" if changed else ""
     print(f"{better:,} items are better with 2, {worse:,} with 1{listing}")
     up, down = ([item for item in changed if (item["change"] > 0) == more] for more in (True, False))
-    for item in up[:2] + down[:2]:
-        parts = (item[name] for name in ("first", "second", "reference", "input"))
-        one, two, reference, text = (textwrap.shorten(part, SHOWN, placeholder=" ...") for part in parts)
-        print(f"\n{item['change']:+.3g} {comparison['ranked_by']}   {text}")
-        print(f"    1 {one}\n    2 {two}\n    = {reference}")
+    for item in sorted(up[:2] + down[:2], key=lambda item: -abs(item["change"])):
+        print(f"\n{item['change']:+.3g} {comparison['ranked_by']}   {_brief(item['input'])}")
+        for name, key in (("model 1", "first"), ("model 2", "second"), ("truth", "reference")):
+            print(f"    {name:<8} {_brief(item[key])}")
+
+
+def _brief(text: str) -> str:
+    return textwrap.shorten(text, SHOWN, placeholder=" ...")

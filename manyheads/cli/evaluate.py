@@ -14,9 +14,11 @@ from manyheads.errors import UserError
 from manyheads.files import JsonObject
 
 if TYPE_CHECKING:
-    from manyheads.tasks.evaluation import LabelEvaluation
+    from manyheads.tasks.label_evaluation import LabelEvaluation
 
 PICTURES = (".png", ".svg")
+ROLES = ("text", "label", "pair", "negative", "score", "image", "folder", "suffix")
+CELLS = ("true negatives", "false positives", "false negatives", "true positives")
 
 
 def add(verbs: Verbs) -> None:
@@ -27,7 +29,7 @@ def add(verbs: Verbs) -> None:
         Option("--errors", "FILE.csv|.png", "write the wrong predictions as a table, or the wrong images as a sheet",
                Path),
         Flag("--truncate", "shorten texts that exceed the model's maximum length"),
-        columns_option("columns of --data", "text", "label", "pair", "negative", "score"),
+        columns_option("columns of --data", *ROLES),
         ensemble(), PRECISION, PROCESSES,
         example="manyheads evaluate runs/translation --data test.tsv",
     )  # fmt: skip
@@ -38,16 +40,17 @@ def _evaluate(options: argparse.Namespace) -> None:
     model = model_for("evaluate", options.model, options.precision, options.ensemble)
     more: JsonObject = {"truncate": True} if options.truncate else {}
     if options.columns is not None:
+        from manyheads.data.images.files import Columns as ImageColumns
         from manyheads.data.readers.labeled import Columns
         from manyheads.data.readers.text_pairs import PairColumns
 
-        kind = Columns if "classify" in model.verbs else PairColumns
+        kind = ImageColumns if model.reads == "images" else Columns if "classify" in model.verbs else PairColumns
         if unknown := options.columns.keys() - vars(kind()).keys():
             expected = ", ".join(vars(kind()))
             raise UserError(f"--columns {', '.join(sorted(unknown))}: expected some of {expected} for this model")
         more["columns"] = kind(**options.columns)
-    if more and "rerank" not in model.verbs:
-        raise UserError(f"{options.model}: --{next(iter(more))} applies to text classifiers and encoders")
+    if wrong := [n for n in more if "rerank" not in model.verbs and (n, model.reads) != ("columns", "images")]:
+        raise UserError(f"{options.model}: --{wrong[0]} applies to classifiers and encoders of texts")
     reports = model.reports
     for report in ("by_label", "confusion", "errors"):
         if vars(options)[report] and report not in reports:
@@ -81,18 +84,20 @@ def _print(options: argparse.Namespace, outcome: LabelEvaluation) -> None:
         draw_confusion(options.confusion, *confusion)
     if options.json:
         ensemble = {"ensemble": options.ensemble} if options.ensemble else {}
+        matrix = {"confusion": {"labels": confusion[0], "counts": confusion[1].tolist()}} if confusion else {}
         return document(
-            {"model": options.model, **ensemble, "data": options.data, "metrics": outcome.metrics, **labels}
+            {"model": options.model, **ensemble, "data": options.data, "metrics": outcome.metrics, **labels, **matrix}
         )
     print_metrics(outcome.metrics)
     if labels:
         print()
-        shares = [name for name in labels["labels"][0] if name not in ("label", "items")]
-        rows = [[row["label"], row["items"], *(f"{row[n]:.4f}" for n in shares)] for row in labels["labels"]]
+        found = labels["labels"]
+        shares = [name for name in (found[0] if found else ()) if name not in ("label", "items")]
+        rows = [[row["label"], row["items"], *(f"{row[n]:.4f}" for n in shares)] for row in found]
         table([("label", "items", *shares), *rows])
     if confusion and options.confusion == "-":
         names, counts = confusion
         print()
-        table(
-            [("true \\ predicted", *names), *([name, *row] for name, row in zip(names, counts.tolist(), strict=True))]
-        )
+        header = ("label", *CELLS) if counts.ndim == 3 else ("true \\ predicted", *names)
+        rows = counts.reshape(len(names), -1).tolist()
+        table([header, *([name, *row] for name, row in zip(names, rows, strict=True))])

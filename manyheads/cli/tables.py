@@ -117,7 +117,7 @@ def columns_for(options: argparse.Namespace, *roles: str) -> dict[str, str]:
 
 def write_predictions(options: argparse.Namespace, task: RowTask) -> None:
     """Write the table of --output, and print the number of rows to stderr."""
-    from manyheads.cli.progress import ProgressDisplay
+    from manyheads.runs.progress import ProgressDisplay
     from manyheads.tasks.tables import predict_table
 
     first, start = distributed_context().first, time.monotonic()
@@ -126,8 +126,8 @@ def write_predictions(options: argparse.Namespace, task: RowTask) -> None:
         def report(done: int, rows: int) -> None:
             if display is not None:
                 rate = done / max(time.monotonic() - start, 1e-9)
-                left = f"{rate:,.0f} rows/s  {(rows - done) / rate:,.0f} s left"
-                display.show(done / rows, f"{done:,} of {rows:,} rows  {left}")
+                left = f"{(rows - done) / rate:,.0f} s left"
+                display.show(done / rows, left, [f"{done:,} of {rows:,} rows", f"{rate:,.0f} rows/s"])
 
         rows, faulty = predict_table(
             Path(options.input), Path(options.output), task, skip_bad_lines=options.skip_bad_lines, report=report

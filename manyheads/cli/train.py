@@ -65,24 +65,22 @@ def train(options: argparse.Namespace, recipes: Mapping[str, Recipe], module: st
         raise SystemExit(launch(processes, options.given, module))
     import yaml
 
-    from manyheads.cli.progress import ProgressDisplay
     from manyheads.runs.overrides import from_arguments
     from manyheads.runs.result import RunResult
     from manyheads.tasks.train import train as train_recipe
 
-    with ProgressDisplay() as progress:
-        report = train_recipe(
-            recipe, from_arguments(settings), config=options.config, out=options.out, init=options.init,
-            resume=resume, dry_run=options.dry_run, max_minutes=options.max_minutes,
-            precision=options.precision, skip_bad_lines=options.skip_bad_lines, compile=options.compile,
-            processes=processes, progress=progress, recipes=recipes,
-        )  # fmt: skip
+    report = train_recipe(
+        recipe, from_arguments(settings), config=options.config, out=options.out, init=options.init, resume=resume,
+        dry_run=options.dry_run, max_minutes=options.max_minutes, precision=options.precision,
+        skip_bad_lines=options.skip_bad_lines, compile=options.compile, processes=processes, recipes=recipes,
+    )  # fmt: skip
     if isinstance(report, Mapping) and "metrics" in report:
         print_scores(RunResult(report).scores)
         if isinstance(report, RunResult) and report.next_command:
             print(f"\ntry: {report.next_command}", file=sys.stderr)
     elif report:
-        text = report if isinstance(report, str) else yaml.safe_dump(report, sort_keys=False, allow_unicode=True)
+        plain = dict(report) if isinstance(report, Mapping) else report
+        text = plain if isinstance(plain, str) else yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
         print(text.rstrip("\n"))
 
 

@@ -194,7 +194,7 @@ def check_fields(config: DataclassInstance) -> None:
     """
     hints = field_types(type(config))
     for name, value in values(config).items():
-        if isinstance(value, list) and tuple in _types(hints[name]):
+        if isinstance(value, list) and tuple in types_of(hints[name]):
             object.__setattr__(config, name, value := tuple(value))
         if wanted := expected(value, hints[name], config):
             raise FieldError(name, f"is {repr(value)[:40]}: expected {wanted}")
@@ -247,15 +247,15 @@ def field_types(config: type[DataclassInstance]) -> dict[str, Hint]:
     return {f.name: hints[f.name] for f in fields(config)}
 
 
-def _types(hint: Hint) -> list[Hint]:
+def types_of(hint: Hint) -> list[Hint]:
     """Return the types that a type hint allows; a union allows several.
 
     For `tuple[Size, ...]` the result is `tuple`.
     """
     origin: Hint = get_origin(hint)
     if origin in UNIONS:
-        return [member_type for member in get_args(hint) for member_type in _types(member)]
-    return _types(get_args(hint)[0]) if origin is Annotated else [origin or hint]
+        return [member_type for member in get_args(hint) for member_type in types_of(member)]
+    return types_of(get_args(hint)[0]) if origin is Annotated else [origin or hint]
 
 
 _NAMES: dict[Hint, str] = {
@@ -273,8 +273,8 @@ def expected(value: object, hint: Hint, config: DataclassInstance | None = None)
     origin: Hint = get_origin(hint)
     arguments = get_args(hint)
     if origin in UNIONS:
-        lists = [member for member in arguments if isinstance(value, tuple) and tuple in _types(member)]
-        wanted = [expected(value, member, config) for member in lists or arguments]
+        groups = [member for member in arguments if type(value) in (tuple, dict) and type(value) in types_of(member)]
+        wanted = [expected(value, member, config) for member in groups or arguments]
         return "" if "" in wanted else " or ".join(wanted)
     if origin is Annotated:
         base, *limits = arguments
@@ -299,6 +299,9 @@ def expected(value: object, hint: Hint, config: DataclassInstance | None = None)
         fits = abs(value) < math.inf
     if isinstance(value, dict) and dict in (origin, hint):
         fits = all(isinstance(name, str) for name in value)
+        for name, item in value.items() if arguments else ():
+            if wanted_item := expected(item, arguments[1], config):
+                return f"a mapping with each value {wanted_item}, but {name!r} is {item!r}"
     return "" if fits else _NAMES.get(origin or hint) or f"a {hint.__name__}"
 
 

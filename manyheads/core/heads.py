@@ -3,7 +3,8 @@
 # CLASSIFIERS have one output row per label. HEADS also includes all modules that exist only if a model has certain
 # heads.
 CLASSIFIERS = ("classifier", "cell_classifier", "head", "distillation_head", "output")
-HEADS = (*CLASSIFIERS, "pooler", "transform", "transform_norm", "output_bias", "next_sentence", "representation")
+_PRETRAINING = ("pooler", "transform", "transform_norm", "output_bias", "next_sentence", "representation", "projection")
+HEADS = (*CLASSIFIERS, *_PRETRAINING)
 
 
 def belongs_to_head(name: str) -> bool:

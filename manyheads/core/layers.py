@@ -16,12 +16,19 @@ from manyheads.core.dropout import dropout
 from manyheads.core.tap import Tap
 from manyheads.errors import UserError
 
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """Return x * sigmoid(1.702 x), the approximation of GELU in CLIP."""
+    return x * torch.sigmoid(1.702 * x)
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "silu": F.silu,
     "gelu": F.gelu,  # GELU, x * Phi(x), where Phi is the normal distribution function, computed with erf
     # tanh approximation of GELU, as in the original code of BERT and GPT-2
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "quick_gelu": quick_gelu,
 }
 
 
@@ -83,8 +90,8 @@ class PatchEmbedding(nn.Conv2d):
     `patch` does not divide a side of the image.
     """
 
-    def __init__(self, patch: int, width: int, channels: int = 3) -> None:
-        super().__init__(channels, width, patch, stride=patch)
+    def __init__(self, patch: int, width: int, channels: int = 3, *, bias: bool = True) -> None:
+        super().__init__(channels, width, patch, stride=patch, bias=bias)
 
     def reset_parameters(self) -> None:
         """Draw the weights from N(0, 1 / fan-in), so that images of unit variance give vectors of unit variance.
@@ -92,8 +99,8 @@ class PatchEmbedding(nn.Conv2d):
         The original code of ViT uses this initialization (LeCun), too.
         """
         nn.init.kaiming_normal_(self.weight, nonlinearity="linear")
-        assert self.bias is not None
-        nn.init.zeros_(self.bias)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
 
     def forward(self, images: Tensor) -> Tensor:
         if images.dim() != 4 or images.shape[1] != self.in_channels:

@@ -12,7 +12,7 @@ are equal.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -268,6 +268,9 @@ ROBERTA = _family(
     ),
     {**_PUBLISHED, "pooler_activation": "tanh", "dropout_below_pooler": True, "question_dropout": 0.0}, _NO_DECODER,
 )  # fmt: skip
+# XLM-RoBERTa (Conneau 2019) differs in the names of its architectures. Its models are saved as ROBERTA.
+_XLM = replace(_ROBERTA, architectures={head: f"XLM{name}" for head, name in _ROBERTA.architectures.items()})
+XLM_ROBERTA = replace(ROBERTA, model_type="xlm-roberta", architecture=_XLM.architecture, infer=_XLM.infer)
 DISTILBERT = _family(
     "distilbert", _DISTILBERT,
     (

@@ -66,6 +66,8 @@ class Family(Generic[C]):
                    means that the tensor is unused and may have any values
     stored         names of the computed tensors that are written, with `{}` in place of layer numbers
     also_written   function that returns keys that are written to config.json only for other tools
+    part           key of config.json that has the settings of the model, if the directory holds several models (CLIP)
+    unread         beginnings of the names of tensors that belong to the other models in such a directory
     own            True for a format of Manyheads; config.json then also lists the names of the tokenizers
     """
 
@@ -80,6 +82,8 @@ class Family(Generic[C]):
     computed: Callable[[C], Mapping[str, Tensor | None]] = _nothing
     stored: tuple[str, ...] = ()
     also_written: Callable[[C], JsonObject] = _nothing
+    part: str = ""
+    unread: tuple[str, ...] = ()
     own: bool = False
     preprocessing: Callable[[JsonMapping], JsonObject | None] = _unstated
     renamed: Callable[[str], str] = str
@@ -97,7 +101,12 @@ class Family(Generic[C]):
 
         Raises UserError if a setting or tensor cannot be represented exactly.
         """
-        shapes = {self._plain(name): shape for name, shape in shapes.items()}
+        shapes = self._plain(shapes)
+        if self.part:
+            own = settings.get(self.part) or {}
+            if not isinstance(own, dict):
+                raise UserError(f"{self.part!r} is {str(own)[:80]}; expected an object")
+            settings = {**own, "architectures": settings.get("architectures")}
         stated = {**self.infer(settings, shapes), **self.settings.to_ours(settings, strict=self.own)}
         try:
             config = self.config(**stated)
@@ -123,7 +132,7 @@ class Family(Generic[C]):
                 f" {computed:,}"
                 ". The number of positions may be wrong"
             )
-        tensors = {self._plain(name): tensor for name, tensor in load().items()}
+        tensors = self._plain(load())
         # Call `infer` again: in its first call, the weights had only shapes; now they have values.
         exact = replace(config, **self.infer(settings, tensors))
         if exact != config:
@@ -131,9 +140,13 @@ class Family(Generic[C]):
                 expected = saved_tensors(self.module(exact))
         return exact, weights_to_ours(self.weights(exact, expected), expected, tensors, self.computed(exact))
 
-    def _plain(self, name: str) -> str:
-        """Return the name of a tensor in the conversion table, without the prefixes of `torch.compile` and DDP."""
-        return self.renamed(name.replace("_orig_mod.", "").removeprefix("module."))
+    def _plain(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors of a file by their names in the conversion table.
+
+        The prefixes of `torch.compile` and DDP are removed, as are the tensors of other models (`unread`).
+        """
+        plain = {name.replace("_orig_mod.", "").removeprefix("module."): tensor for name, tensor in tensors.items()}
+        return {self.renamed(name): tensor for name, tensor in plain.items() if not name.startswith(self.unread)}
 
     def settings_of(self, config: C) -> JsonObject:
         """Return the content of config.json, except for the dtype of the weights.

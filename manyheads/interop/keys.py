@@ -64,6 +64,7 @@ def activation(key: str, default: str = "gelu", tanh: str = "gelu_pytorch_tanh")
             "gelu_tanh": [(tanh,), ("gelu_pytorch_tanh",), ("gelu_new",), ("gelu_fast",)],
             "relu": [("relu",)],
             "silu": [("silu",), ("swish",)],
+            "quick_gelu": [("quick_gelu",)],
         },
         default=(default,),
     )

@@ -102,6 +102,8 @@ def read_tokenizers(
 
     Raises UserError with a one-line message if a file is missing, damaged or from another model.
     """
+    if not any(sizes):  # An image model, whose directory may have the tokenizer of a text encoder, as CLIP's.
+        return Tokenizers(None, None, {})
     settings = {"tokenizer_class": tokenizer_class, **(about or {})}
     foreign = None
     # If both kinds of files exist, transformers reads the SentencePiece files for this class, and tokenizer.json for

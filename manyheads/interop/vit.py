@@ -21,21 +21,21 @@ from manyheads.errors import UserError
 from manyheads.files import JsonMapping, JsonObject
 from manyheads.interop import timm
 from manyheads.interop.family import Family
-from manyheads.interop.keys import ABSENT, ANY_MODEL, FEED_FORWARD, SIZES, WIDTH, activation, architecture
+from manyheads.interop.keys import ABSENT, ANY_MODEL, FEED_FORWARD, SIZES, activation, architecture
 from manyheads.interop.labels import TargetRow, label_names, read_labels, read_target
 from manyheads.interop.table import Setting, SettingRow, Settings, Weight, concatenated, weights_and_biases
 from manyheads.models.vit import ViT, ViTConfig
 
-_BLOCK = "encoder.blocks.{}"
-_LAYERS = {
+BLOCK = "encoder.blocks.{}"
+LAYERS = {
     "patches": "embeddings.patch_embeddings.projection",
-    **{f"{_BLOCK}.attention.{name}": f"encoder.layer.{{}}.attention.attention.{name}"
+    **{f"{BLOCK}.attention.{name}": f"encoder.layer.{{}}.attention.attention.{name}"
        for name in ("query", "key", "value")},
-    f"{_BLOCK}.attention.output": "encoder.layer.{}.attention.output.dense",
-    f"{_BLOCK}.attention_norm": "encoder.layer.{}.layernorm_before",
-    f"{_BLOCK}.feed_forward.expand": "encoder.layer.{}.intermediate.dense",
-    f"{_BLOCK}.feed_forward.contract": "encoder.layer.{}.output.dense",
-    f"{_BLOCK}.feed_forward_norm": "encoder.layer.{}.layernorm_after",
+    f"{BLOCK}.attention.output": "encoder.layer.{}.attention.output.dense",
+    f"{BLOCK}.attention_norm": "encoder.layer.{}.layernorm_before",
+    f"{BLOCK}.feed_forward.expand": "encoder.layer.{}.intermediate.dense",
+    f"{BLOCK}.feed_forward.contract": "encoder.layer.{}.output.dense",
+    f"{BLOCK}.feed_forward_norm": "encoder.layer.{}.layernorm_after",
     "encoder.norm": "layernorm",
     "representation": "pooler.dense",
 }  # fmt: skip
@@ -47,8 +47,8 @@ _MODULES = (
     ("attention.output.dense", "attention.o_proj"), ("intermediate.dense", "mlp.fc1"), ("output.dense", "mlp.fc2"),
 )  # fmt: skip
 # In the file, these tensors have additional leading dimensions of size 1.
-_TOKEN: JsonObject = {"to_theirs": lambda t: t[None, None], "to_ours": lambda t: t[0, 0]}
-_TABLE: JsonObject = {"to_theirs": lambda t: t[None], "to_ours": lambda t: t[0]}
+TOKEN: JsonObject = {"to_theirs": lambda t: t[None, None], "to_ours": lambda t: t[0, 0]}
+TABLE: JsonObject = {"to_theirs": lambda t: t[None], "to_ours": lambda t: t[0]}
 
 
 def _weights(name: str) -> Callable[[ViTConfig, Iterable[str]], list[Weight]]:
@@ -60,12 +60,12 @@ def _weights(name: str) -> Callable[[ViTConfig, Iterable[str]], list[Weight]]:
     def rows(config: ViTConfig, names: Iterable[str]) -> list[Weight]:
         prefix = f"{name}." if config.labels else ""
         tokens = [
-            Weight("class_token", f"{prefix}embeddings.cls_token", **_TOKEN),
-            Weight("distillation_token", f"{prefix}embeddings.distillation_token", **_TOKEN),
-            Weight("positions.table", f"{prefix}embeddings.position_embeddings", **_TABLE),
+            Weight("class_token", f"{prefix}embeddings.cls_token", **TOKEN),
+            Weight("distillation_token", f"{prefix}embeddings.distillation_token", **TOKEN),
+            Weight("positions.table", f"{prefix}embeddings.position_embeddings", **TABLE),
         ]
         heads = ("cls_classifier", "distillation_classifier") if _with_teacher(config) else ("classifier", "")
-        pairs = {ours: prefix + theirs for ours, theirs in _LAYERS.items()}
+        pairs = {ours: prefix + theirs for ours, theirs in LAYERS.items()}
         pairs |= zip(("head", "distillation_head"), heads, strict=True)
         return tokens + weights_and_biases(pairs)
 
@@ -107,17 +107,23 @@ def _also_written(config: ViTConfig) -> JsonObject:
     return label_names(config.labels) | ({"fused": config.fused} if _with_teacher(config) else {})
 
 
-_COMMON: tuple[SettingRow, ...] = (  # settings that ViT, DeiT and DINOv2 share
+IMAGES: tuple[SettingRow, ...] = (  # settings that all vision models share
     *SIZES,
-    activation("hidden_act"),
-    Setting("qkv_bias", "qkv_bias", default=True),
     Setting("image_size", "image_size", default=224),
     Setting("channels", "num_channels", default=3),
+)
+COMMON: tuple[SettingRow, ...] = (  # settings that ViT, DeiT and DINOv2 share
+    *IMAGES,
+    activation("hidden_act"),
+    Setting("qkv_bias", "qkv_bias", default=True),
     Setting("attention_dropout", "attention_probs_dropout_prob", default=0.0),
     TargetRow(),
 )
+# Settings with which ViT and DeiT are saved.
+PLAIN: JsonObject = {"pool": "class", "norm_after_pool": False, "embedding_norm": False, "projection": None,
+                      "distilled": False, "registers": 0, "layer_scale": None}  # fmt: skip
 _ROWS: tuple[SettingRow, ...] = (
-    *_COMMON,
+    *COMMON,
     FEED_FORWARD,
     Setting("patch", "patch_size", default=16),
     Setting("norm_eps", "layer_norm_eps", default=1e-12),
@@ -135,7 +141,7 @@ def _family(model_type: str, distilled: bool) -> Family[ViTConfig]:
         model_type, ViTConfig, ViT,
         Settings(
             _ROWS,
-            ours_only={"pool": "class", "distilled": distilled, "registers": 0, "layer_scale": None},
+            ours_only=PLAIN | {"distilled": distilled},
             theirs_only={},
             tolerated={**ABSENT, "pooler_act": "tanh"},
             ignored=ANY_MODEL | _IGNORED,
@@ -151,96 +157,17 @@ def _family(model_type: str, distilled: bool) -> Family[ViTConfig]:
 VIT, DEIT = _family("vit", distilled=False), _family("deit", distilled=True)
 
 
-class _Ratio(Setting):
-    """Conversion of the feed-forward network's hidden width, which config.json stores as a ratio to the model width."""
-
-    def to_ours(self, theirs: JsonMapping) -> JsonObject:
-        ratio, width = super().to_ours(theirs)[self.ours], WIDTH.to_ours(theirs)["width"]
-        # An invalid value is returned unchanged, because the Manyheads configuration reports the error.
-        whole = type(ratio) is type(width) is int
-        return {self.ours: ratio * width if whole else ratio}
-
-    def to_theirs(self, ours: JsonMapping) -> JsonObject:
-        ratio, rest = divmod(ours[self.ours], ours["width"])
-        if rest:
-            raise UserError(f"feed_forward is {ours[self.ours]}; only multiples of the width can be represented")
-        return {self.theirs: ratio}
-
-
-_DINOV2_LAYERS = {
-    **{ours: theirs for ours, theirs in _LAYERS.items() if "norm" not in ours and "feed_forward" not in ours},
-    f"{_BLOCK}.attention_norm": "encoder.layer.{}.norm1",
-    f"{_BLOCK}.feed_forward.expand": "encoder.layer.{}.mlp.fc1",
-    f"{_BLOCK}.feed_forward.contract": "encoder.layer.{}.mlp.fc2",
-    f"{_BLOCK}.feed_forward_norm": "encoder.layer.{}.norm2",
-    "encoder.norm": "layernorm",
-}
-_DINOV2_IGNORED = """
-    apply_layernorm out_features out_indices reshape_hidden_states stage_names use_mask_token _out_features _out_indices
-"""
-
-
-def _dinov2(model_type: str, name: str, patch: int, registers: SettingRow | None) -> Family[ViTConfig]:
-    """Return the format of DINOv2 (Oquab 2023) without a head.
-
-    The mask token is used only in pretraining, so it is neither read nor written.
-    """
-
-    def weights(config: ViTConfig, names: Iterable[str]) -> list[Weight]:
-        return [
-            Weight("class_token", "embeddings.cls_token", **_TOKEN),
-            Weight("register_tokens", "embeddings.register_tokens", **_TABLE),
-            Weight("positions.table", "embeddings.position_embeddings", **_TABLE),
-            Weight(f"{_BLOCK}.attention_scale", "encoder.layer.{}.layer_scale1.lambda1"),
-            Weight(f"{_BLOCK}.feed_forward_scale", "encoder.layer.{}.layer_scale2.lambda1"),
-            *weights_and_biases(_DINOV2_LAYERS),
-        ]
-
-    def infer(settings: JsonMapping, tensors: Mapping[str, Tensor]) -> JsonObject:
-        architecture(settings, [name])
-        return {}
-
-    rows = (
-        *_COMMON,
-        _Ratio("feed_forward", "mlp_ratio", default=4),
-        Setting("patch", "patch_size", default=patch),
-        Setting("norm_eps", "layer_norm_eps", default=1e-6),
-        Setting("layer_scale", "layerscale_value", default=1.0),
-    )
-    fixed = {"labels": (), "pool": "class", "distilled": False, "representation": None, "dropout": 0.0,
-             "stochastic_depth": 0.0}  # fmt: skip
-    return Family(
-        model_type, ViTConfig, ViT,
-        Settings(
-            (*rows, registers) if registers else rows,
-            ours_only=fixed if registers else fixed | {"registers": 0},
-            theirs_only={"use_swiglu_ffn": False, "hidden_dropout_prob": 0.0, "drop_path_rate": 0.0},
-            tolerated=ABSENT,
-            ignored=ANY_MODEL | set(_DINOV2_IGNORED.split()),
-        ),
-        weights,
-        architecture=lambda config: name,
-        infer=infer,
-        computed=lambda config: {"embeddings.mask_token": None},
-        also_written=lambda config: {} if registers else {"use_mask_token": False},
-    )  # fmt: skip
-
-
-DINOV2 = _dinov2("dinov2", "Dinov2Model", 14, None)
-DINOV2_REGISTERS = _dinov2(
-    "dinov2_with_registers", "Dinov2WithRegistersModel", 16,
-    Setting("registers", "num_register_tokens", default=4),
-)  # fmt: skip
-
-_TIMM_HEADS = {"tiny": 3, "small": 6, "base": 12, "large": 16, "huge": 16}
+_TIMM_HEADS = {"tiny": 3, "small": 6, "medium": 8, "betwixt": 10, "base": 12, "base_gap": 16, "large": 16, "huge": 16}
 _TIMM_LAYERS = {
     "patches": "patch_embed.proj",
-    f"{_BLOCK}.attention.output": "blocks.{}.attn.proj",
-    f"{_BLOCK}.attention_norm": "blocks.{}.norm1",
-    f"{_BLOCK}.feed_forward.expand": "blocks.{}.mlp.fc1",
-    f"{_BLOCK}.feed_forward.contract": "blocks.{}.mlp.fc2",
-    f"{_BLOCK}.feed_forward_norm": "blocks.{}.norm2",
+    f"{BLOCK}.attention.output": "blocks.{}.attn.proj",
+    f"{BLOCK}.attention_norm": "blocks.{}.norm1",
+    f"{BLOCK}.feed_forward.expand": "blocks.{}.mlp.fc1",
+    f"{BLOCK}.feed_forward.contract": "blocks.{}.mlp.fc2",
+    f"{BLOCK}.feed_forward_norm": "blocks.{}.norm2",
+    "embedding_norm": "norm_pre",
     "encoder.norm": "norm",
+    "pooled_norm": "fc_norm",
     "head": "head",
     "distillation_head": "head_dist",
 }
@@ -249,35 +176,47 @@ _TIMM_LAYERS = {
 _TIMM_ARGUMENTS = """
     img_size patch_size in_chans num_classes embed_dim depth mlp_ratio num_heads qkv_bias weight_init drop_rate
     pos_drop_rate proj_drop_rate attn_drop_rate drop_path_rate
+    class_token fc_norm global_pool init_values no_embed_class pre_norm reg_tokens
 """
-_TIMM_FIXED = {"class_token": True, "global_pool": "token", "dynamic_img_size": False}
+_TIMM_FIXED = {"dynamic_img_size": False}
 
 
 def _timm_weights(config: ViTConfig, names: Iterable[str]) -> list[Weight]:
     fused = [
-        Weight(tuple(f"{_BLOCK}.attention.{part}.{leaf}" for part in ("query", "key", "value")),
+        Weight(tuple(f"{BLOCK}.attention.{part}.{leaf}" for part in ("query", "key", "value")),
                f"blocks.{{}}.attn.qkv.{leaf}", to_theirs=concatenated, to_ours=lambda t: t.chunk(3))
         for leaf in ("weight", "bias")
     ]  # fmt: skip
+    # With registers, only patches have positions in timm. The class token then gets a position of zeros.
+    unplaced = 1 if config.registers else 0
     return [
-        Weight("class_token", "cls_token", **_TOKEN),
-        Weight("distillation_token", "dist_token", **_TOKEN),
-        Weight("positions.table", "pos_embed", **_TABLE),
+        Weight("class_token", "cls_token", **TOKEN),
+        Weight("distillation_token", "dist_token", **TOKEN),
+        Weight("register_tokens", "reg_token", **TABLE),
+        Weight("positions.table", "pos_embed", to_theirs=lambda t: t[None, unplaced:],
+               to_ours=lambda t: concatenated(t.new_zeros(unplaced, t.shape[-1]), t[0])),
+        Weight(f"{BLOCK}.attention_scale", "blocks.{}.ls1.gamma"),
+        Weight(f"{BLOCK}.feed_forward_scale", "blocks.{}.ls2.gamma"),
         *fused,
         *weights_and_biases(_TIMM_LAYERS),
-    ]
+    ]  # fmt: skip
 
 
 def _timm_infer(settings: JsonMapping, tensors: Mapping[str, Tensor]) -> JsonObject:
-    """Infer all sizes from the weights. Only the number of heads depends on the name in `architecture`."""
+    """Infer most settings from the weights, and the rest from the name in `architecture` and from `global_pool`."""
     name = str(settings.get("architecture"))
-    size = re.fullmatch(r"(?:vit|deit)_([a-z]+)(?:_distilled)?_patch\d+_\d+(?:\..*)?", name)
+    variant = r"_gap|_clip|_clip_quickgelu|_dinov2|_reg4_dinov2|"
+    size = re.fullmatch(rf"(?:vit|deit)_([a-z]+)(?:_distilled)?_patch\d+({variant})(?:_\d+)?(?:\..*)?", name)
     if size is None or size[1] not in _TIMM_HEADS:
         raise UserError(
-            f"'architecture' is {name!r}; expected vit_SIZE_patchP_N, deit_SIZE_patchP_N or"
-            f" deit_SIZE_distilled_patchP_N with a size of {', '.join(_TIMM_HEADS)}"
+            f"'architecture' is {name!r}; expected vit_SIZE_patchP_N, vit_SIZE_patchP_gap_N, vit_SIZE_patchP_clip_N,"
+            " vit_SIZE_patchP_clip_quickgelu_N, vit_SIZE_patchP_dinov2, vit_SIZE_patchP_reg4_dinov2, deit_SIZE_patchP_N"
+            f" or deit_SIZE_distilled_patchP_N with a size of {', '.join(n for n in _TIMM_HEADS if '_' not in n)}"
         )
     arguments = timm.arguments(settings, _TIMM_ARGUMENTS.split(), _TIMM_FIXED)
+    pool = settings.get("global_pool") or arguments.get("global_pool") or "token"
+    if pool not in ("token", "avg"):
+        raise UserError(f"'global_pool' is {pool!r}; only 'token' and 'avg' can be represented")
     patches, table, expand = (
         tensors.get(key) for key in ("patch_embed.proj.weight", "pos_embed", "blocks.0.mlp.fc1.weight")
     )
@@ -285,25 +224,34 @@ def _timm_infer(settings: JsonMapping, tensors: Mapping[str, Tensor]) -> JsonObj
         raise UserError(
             "expected patch_embed.proj.weight, pos_embed and blocks.0.mlp.fc1.weight in the shapes of a ViT"
         )
-    distilled = "dist_token" in tensors
+    distilled, has_class = "dist_token" in tensors, "cls_token" in tensors
+    registers, scale = (tensors.get(key) for key in ("reg_token", "blocks.0.ls1.gamma"))
+    special = 0 if registers is not None else has_class + distilled
     return {
         "labels": timm.labels(settings, tensors.get("head.weight")),
-        "image_size": math.isqrt(table.shape[1] - 1 - distilled) * patches.shape[-1],
+        "image_size": math.isqrt(max(table.shape[1] - special, 0)) * patches.shape[-1],
         "patch": patches.shape[-1],
         "channels": patches.shape[1],
         "width": len(patches),
         "layers": sum(bool(re.fullmatch(r"blocks\.\d+\.norm1\.weight", key)) for key in tensors),
-        "heads": arguments.get("num_heads") or _TIMM_HEADS[size[1]],
+        "heads": arguments.get("num_heads") or _TIMM_HEADS.get(size[1] + size[2], _TIMM_HEADS[size[1]]),
         "feed_forward": len(expand),
         "distilled": distilled,
         "fused": "logits",  # timm predicts with the mean of the logits of both classifiers
         "qkv_bias": "blocks.0.attn.qkv.bias" in tensors,
+        "pool": "class" if pool == "token" else "patches" if has_class else "mean",
+        "norm_after_pool": "fc_norm.weight" in tensors,
+        "embedding_norm": "norm_pre.weight" in tensors,
+        "registers": 0 if registers is None else registers.shape[1],
+        "layer_scale": None if scale is None else 1.0,  # The value matters only at initialization.
+        "activation": "quick_gelu" if "quickgelu" in size[2] else "gelu",
+        "norm_eps": 1e-5 if "clip" in size[2] else 1e-6,
     }
 
 
 TIMM_VIT = Family(
     "timm-vit", ViTConfig, ViT,
-    Settings((), ours_only={}, theirs_only={}, tolerated={"global_pool": "token"}, ignored=timm.IGNORED),
+    Settings((), ours_only={}, theirs_only={}, tolerated={}, ignored=timm.IGNORED | {"global_pool"}),
     _timm_weights,
     architecture=_architecture,
     infer=_timm_infer,

@@ -46,7 +46,7 @@ LARGEST_OFFSET = 10_000
 MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
 OPTIONAL_FILES = ("target_vocab.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 # names of all files that define tokenizers, except tokenizer.json
-FILES = ("vocab.txt", "merges.txt", "spiece.model", *MARIAN_FILES, *OPTIONAL_FILES)
+FILES = ("vocab.txt", "merges.txt", "spiece.model", "sentencepiece.bpe.model", *MARIAN_FILES, *OPTIONAL_FILES)
 
 
 def foreign_tokenizers(path: Path, model_type: str, about: JsonMapping) -> tuple[Tokenizer, Tokenizer] | None:
@@ -107,11 +107,7 @@ def _bert(path: Path, about: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
     tokenizer.decoder = decoders.WordPiece()
     _add(tokenizer, about, special.values())
     start, end = special["cls"], special["sep"]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{start}:0 $A:0 {end}:0",
-        pair=f"{start}:0 $A:0 {end}:0 $B:1 {end}:1",
-        special_tokens=[(token, tokenizer.token_to_id(token)) for token in (start, end)],
-    )
+    _surround(tokenizer, (start, end), f"{start}:0 $A:0 {end}:0", f"{start}:0 $A:0 {end}:0 $B:1 {end}:1")
     return tokenizer, tokenizer
 
 
@@ -155,9 +151,7 @@ def _gpt2(path: Path, about: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
     tokenizer.post_processor = processors.ByteLevel(add_prefix_space=prefix)
     if about.get("add_bos_token"):
         start = _text(special["bos"])
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{start} $A", special_tokens=[(start, tokenizer.token_to_id(start))]
-        )
+        _surround(tokenizer, [start], f"{start} $A")
     return tokenizer, tokenizer
 
 
@@ -172,17 +166,39 @@ def _gpt(path: Path, about: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
     return tokenizer, tokenizer
 
 
+def _sentencepiece(file: Path) -> tuple[list[tuple[str, float]], bytes]:
+    """Return the pieces and scores of a SentencePiece model, and the table of its normalizer (empty for none)."""
+    with extra("sentencepiece", "a SentencePiece model"):
+        from sentencepiece import sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]  # The class is generated at import.
+    model.ParseFromString(file.read_bytes())
+    return [(piece.piece, piece.score) for piece in model.pieces], model.normalizer_spec.precompiled_charsmap
+
+
+def _xlm_roberta(path: Path, about: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
+    """Return the tokenizer of XLM-RoBERTa: four special tokens, the pieces after the first three, the mask token."""
+    pieces, charsmap = _sentencepiece(path / "sentencepiece.bpe.model")
+    special = _special(about, _ROBERTA_TOKENS)
+    first = [(special[name], 0.0) for name in ("bos", "pad", "eos", "unk")]
+    tokenizer = Tokenizer(models.Unigram([*first, *pieces[3:], (special["mask"], 0.0)], unk_id=3))
+    if charsmap:
+        tokenizer.normalizer = normalizers.Precompiled(charsmap)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    tokenizer.decoder = decoders.Metaspace()
+    _add(tokenizer, about, special.values())
+    start, end = special["cls"], special["sep"]
+    _surround(tokenizer, (start, end), f"{start} $A {end}", f"{start} $A {end} {end} $B {end}")
+    return tokenizer, tokenizer
+
+
 def _pegasus(path: Path, about: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
     """Return the tokenizer of Pegasus.
 
     The ids are <pad>, </s>, two mask tokens, then unused tokens from <unk_2> on. The pieces of the SentencePiece
     model follow, beginning with its third piece.
     """
-    with extra("sentencepiece", "a SentencePiece model"):
-        from sentencepiece import sentencepiece_model_pb2
-
-    model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]  # The class is generated at import.
-    model.ParseFromString((path / "spiece.model").read_bytes())
+    pieces, charsmap = _sentencepiece(path / "spiece.model")
     offset = about.get("offset", 103)
     if type(offset) is not int or not 0 <= offset <= LARGEST_OFFSET:
         raise UserError(f"'offset' is {str(offset)[:40]}; expected 0 to {LARGEST_OFFSET:,}")
@@ -191,9 +207,8 @@ def _pegasus(path: Path, about: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
     masks = [mask, _text(about.get("mask_token_sent", "<mask_2>"))]
     unused = [f"<unk_{i}>" for i in range(2, offset)]
     vocabulary = [(token, 0.0) for token in (pad, end, *masks)] + [(token, -100.0) for token in unused]
-    vocabulary += [(piece.piece, piece.score) for piece in model.pieces][2:]
+    vocabulary += pieces[2:]
     tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=[token for token, _ in vocabulary].index(unknown)))
-    charsmap = model.normalizer_spec.precompiled_charsmap
     tokenizer.normalizer = normalizers.Sequence(
         [
             normalizers.Precompiled(charsmap) if charsmap else normalizers.Replace(Regex(r"\n"), " "),
@@ -203,7 +218,7 @@ def _pegasus(path: Path, about: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
     _add(tokenizer, about, [pad, end, unknown, *masks, *unused])
-    _ends_with(tokenizer, end)
+    _surround(tokenizer, [end], f"$A {end}")
     return tokenizer, tokenizer
 
 
@@ -242,7 +257,7 @@ def _marian(path: Path, about: JsonMapping) -> tuple[Tokenizer, Tokenizer]:
         made.pre_tokenizer = pre_tokenizers.PreTokenizer.custom(pieces)
         made.decoder = decoders.Decoder.custom(joined_by)
         _add(made, about, [end, unknown, pad])
-        _ends_with(made, end)
+        _surround(made, [end], f"$A {end}")
         return made
 
     first = tokenizer(source, source, path / "vocab.json")
@@ -258,6 +273,7 @@ _KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...], _Reader]] = {
     "bert": (("vocab.txt",), ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"), _bert),
     "distilbert": (("vocab.txt",), ("DistilBertTokenizer", "BertTokenizer"), _bert),
     "roberta": (("vocab.json", "merges.txt"), ("RobertaTokenizer",), _roberta),
+    "xlm-roberta": (("sentencepiece.bpe.model",), ("XLMRobertaTokenizer",), _xlm_roberta),
     "gpt2": (("vocab.json", "merges.txt"), ("GPT2Tokenizer",), _gpt2),
     "openai-gpt": (("vocab.json", "merges.txt"), ("OpenAIGPTTokenizer",), _gpt),
     "pegasus": (("spiece.model",), ("PegasusTokenizer",), _pegasus),
@@ -300,10 +316,10 @@ def _text(token: Any) -> str:
     return token["content"] if isinstance(token, dict) else token
 
 
-def _ends_with(tokenizer: Tokenizer, end: str) -> None:
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"$A {end}", special_tokens=[(end, tokenizer.token_to_id(end))]
-    )
+def _surround(tokenizer: Tokenizer, special: Iterable[str], single: str, pair: str | None = None) -> None:
+    """Let a tokenizer add special tokens to each text, as the templates for a text and for a pair of texts state."""
+    ids = [(token, tokenizer.token_to_id(token)) for token in special]
+    tokenizer.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=ids)
 
 
 def _add(tokenizer: Tokenizer, about: JsonMapping, special: Iterable[str]) -> None:

@@ -24,9 +24,9 @@ def adapt(model: M, **settings: Any) -> tuple[M, list[str]]:
     New tensors are initialized, because the given model has no weights for them.
 
     head, labels  Classifier weights are kept if head, labels and target remain the same, and otherwise initialized.
-                  Other parts of a head are kept if the old and the new head have them. The `representation` layer of a
-                  ViT belongs to pretraining and is dropped with the old head, unless the settings name it (Dosovitskiy
-                  2020, section 3.2).
+                  Other parts of a head are kept if the old and the new head have them. The layers `representation` and
+                  `projection` of a ViT belong to pretraining and are dropped with the old head, unless the settings
+                  name them (Dosovitskiy 2020, section 3.2).
     vocab         A larger vocabulary adds tokens. Their embeddings and output biases are newly initialized.
     channels      Number of color channels. The weights of the first convolution are summed over the old channels and
                   divided equally among the new ones.
@@ -37,7 +37,7 @@ def adapt(model: M, **settings: Any) -> tuple[M, list[str]]:
     old: Any = model.config
     named = ", ".join(sorted(set(settings) - {"head", "labels", "target"})) or "these settings"
     if isinstance(model, ViT) and settings.get("labels", old.labels) != old.labels:
-        settings = {"representation": None, **settings}
+        settings = {"representation": None, "projection": None, **settings}
     config = replace(old, **settings)
     adapted = build(config)
     weights, new = model.state_dict(), adapted.state_dict()

@@ -3,6 +3,9 @@
 patches -> linear -> [class token, (distillation token,) patches] + positions -> N x [self-attention, feed-forward]
 -> norm -> state of the class token, or mean of the patch states -> (tanh(linear)) -> linear -> logits
 
+Later models of the same kind differ in four settings: `embedding_norm` and `projection` (the image encoder of CLIP,
+Radford 2021), `pool` (DINOv2, Oquab 2023), and `norm_after_pool` (masked autoencoders, He 2022).
+
 Patches interact only in attention. DeiT also learns from a teacher model. Its distillation token has a separate head,
 which learns the predictions of the teacher, while the head of the class token learns the true labels. The prediction is
 the sum of the softmaxes of both heads.
@@ -35,7 +38,13 @@ class ViTConfig(LabelConfig):
     labels            classes in the order of the logits. If empty, the model has no head. Names may repeat, as in
                       ImageNet
     image_size        side of the square images in pixels
-    pool              input of the head: the state of a class token, or the mean of the patches (without a class token)
+    pool              input of the head. "class": the state of the class token; "mean": the mean of the patches, in a
+                      model without a class token; "patches": the same mean in a model with a class token;
+                      "class_patches": the state of the class token and the mean of the patches, concatenated
+    norm_after_pool   if True, the final norm applies to the pooled state, and not to the state of each token
+    embedding_norm    if True, a norm precedes the first layer, and the patch projection has no bias
+    projection        width of a linear layer without bias on the pooled state, which maps it to the vectors that CLIP
+                      compares with those of texts. By default, there is no such layer
     distilled         add a distillation token (DeiT)
     fused             combination of class head and distillation head in a prediction: "softmax": the log of the mean of
                       both softmaxes (the paper's sum); "logits": the mean of both logits (the authors' code); "none":
@@ -63,7 +72,10 @@ class ViTConfig(LabelConfig):
     layers: Layers = 12
     heads: Heads = 12
     feed_forward: Size = 3072
-    pool: Literal["class", "mean"] = "class"
+    pool: Literal["class", "mean", "patches", "class_patches"] = "class"
+    norm_after_pool: bool = False
+    embedding_norm: bool = False
+    projection: Size | None = None
     distilled: bool = False
     fused: Literal["softmax", "logits", "none"] = "softmax"
     representation: Size | None = None
@@ -81,9 +93,13 @@ class ViTConfig(LabelConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.distilled and self.pool != "class":
-            raise UserError("a distillation token needs a class token: expected pool 'class', found 'mean'")
-        if self.registers and self.pool != "class":
+            raise UserError(f"a distillation token needs a class token: expected pool 'class', found {self.pool!r}")
+        if self.registers and self.pool == "mean":
             raise UserError("registers need a class token: expected pool 'class', found 'mean'")
+        if self.distilled and self.norm_after_pool:
+            raise UserError("a distillation token needs normalized states: expected norm_after_pool false")
+        if self.projection and self.representation:
+            raise UserError("expected a projection or a representation, found both")
         count_patches(self.image_size, self.patch)
 
     @property
@@ -95,7 +111,12 @@ class ViTConfig(LabelConfig):
     @property
     def tokens(self) -> int:
         """Return the number of encoder tokens: class token, distillation token, registers and patches."""
-        return (self.pool == "class") + self.distilled + self.registers + math.prod(self.grid)
+        return self.special_tokens + math.prod(self.grid)
+
+    @property
+    def special_tokens(self) -> int:
+        """Return the number of tokens before the patches: class token, distillation token and registers."""
+        return (self.pool != "mean") + self.distilled + self.registers
 
 
 class ViT(ReadsImages[ViTConfig], Encodes[ViTConfig]):
@@ -108,17 +129,22 @@ class ViT(ReadsImages[ViTConfig], Encodes[ViTConfig]):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__(config, channels=config.channels, image_size=config.image_size, labels=config.labels)
         c = config
-        self.patches = PatchEmbedding(c.patch, c.width, c.channels)
-        self.class_token = nn.Parameter(torch.empty(c.width)) if c.pool == "class" else None
+        self.patches = PatchEmbedding(c.patch, c.width, c.channels, bias=not c.embedding_norm)
+        self.embedding_norm = nn.LayerNorm(c.width, eps=c.norm_eps) if c.embedding_norm else None
+        self.class_token = nn.Parameter(torch.empty(c.width)) if c.pool != "mean" else None
         self.distillation_token = nn.Parameter(torch.empty(c.width)) if c.distilled else None
         self.register_tokens = nn.Parameter(torch.empty(c.registers, c.width)) if c.registers else None
         if c.registers:
             self.undecayed = (*self.undecayed, "register_tokens")
         self.positions = PositionTable(c.tokens - c.registers, c.width, "learned")
         rates = [c.stochastic_depth * layer / max(c.layers - 1, 1) for layer in range(c.layers)]
-        self.encoder = Stack([_block(c, rate) for rate in rates], nn.LayerNorm(c.width, eps=c.norm_eps))
-        self.representation = None if c.representation is None else nn.Linear(c.width, c.representation)
-        self.head = nn.Linear(c.representation or c.width, len(c.labels)) if c.labels else None
+        pooled = c.width * 2 if c.pool == "class_patches" else c.width
+        norm = nn.LayerNorm(pooled if c.norm_after_pool else c.width, eps=c.norm_eps)
+        self.encoder = Stack([_block(c, rate) for rate in rates], None if c.norm_after_pool else norm)
+        self.pooled_norm = norm if c.norm_after_pool else None
+        self.representation = None if c.representation is None else nn.Linear(pooled, c.representation)
+        self.projection = None if c.projection is None else nn.Linear(pooled, c.projection, bias=False)
+        self.head = nn.Linear(c.projection or c.representation or pooled, len(c.labels)) if c.labels else None
         has_second_head = bool(c.labels) and c.distilled and c.fused != "none"
         self.distillation_head = nn.Linear(c.width, len(c.labels)) if has_second_head else None
         self._initialize()
@@ -171,13 +197,20 @@ class ViT(ReadsImages[ViTConfig], Encodes[ViTConfig]):
         return self.pool(self.encode(images))
 
     def pool(self, states: Tensor) -> Tensor:
-        """Pool normalized hidden states (B, T, D) to (B, D), or to the width of the representation layer."""
-        pooled = states.mean(1) if self.class_token is None else states[:, 0]
+        """Pool normalized hidden states (B, T, D) to (B, D), or to the width of the representation or projection."""
+        parts = [] if self.config.pool in ("mean", "patches") else [states[:, 0]]
+        if self.config.pool != "class":
+            parts.append(states[:, self.config.special_tokens :].mean(1))
+        pooled = torch.cat(parts, -1)
+        pooled = pooled if self.pooled_norm is None else self.pooled_norm(pooled)
+        if self.projection is not None:
+            return self.projection(pooled)
         return pooled if self.representation is None else torch.tanh(self.representation(pooled))
 
     def encode(self, images: Tensor) -> Tensor:
         """Return the hidden states after the final norm, (B, T, D), for images (B, C, Y, X).
 
+        With `norm_after_pool`, `pool` applies this norm, and the states are those of the last layer.
         The class token and other special tokens come first, then the patches, row by row.
         """
         return self.encoder(self.embed(images))
@@ -205,6 +238,7 @@ class ViT(ReadsImages[ViTConfig], Encodes[ViTConfig]):
         if self.register_tokens is not None:
             registers = self.register_tokens.expand(x.shape[0], -1, -1)
             x = torch.cat([x[:, : len(tokens)], registers, x[:, len(tokens) :]], 1)
+        x = x if self.embedding_norm is None else self.embedding_norm(x)
         return dropout(x, self.config.dropout, self.training)
 
     @property

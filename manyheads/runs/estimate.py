@@ -8,6 +8,7 @@ from manyheads.analysis import costs
 from manyheads.core.config import TRAINING_PRECISIONS, Config
 from manyheads.core.interface import Model
 from manyheads.core.runtime import ComputeConfig
+from manyheads.displays import Record
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
 from manyheads.runs.planning import batch_shape
@@ -59,7 +60,7 @@ def estimate(
         total = min(total, training.epochs * items * (plan.batch // vars(config)["batch_items"]))
     rate = compute.products_per_second()
     seconds = flops / rate / UTILIZATION
-    return {
+    return Record({
         "recipe": recipe,
         "config": asdict(config),
         "model": _truncate_labels(summary["config"]),
@@ -77,7 +78,7 @@ def estimate(
             "assuming": f"{UTILIZATION:.0%} of this machine's {rate / 1e9:,.0f} GFLOP/s for matrix products",
         },
         "device": compute.device,
-    }
+    })  # fmt: skip
 
 
 def _memory(model: Model[Config], config: RunConfig, compute: ComputeConfig) -> dict[str, float]:

@@ -34,7 +34,7 @@ PARTIAL_RATE = 1e-3
 MODEL_SETTINGS = ("preset", "vocabulary", "tokenizer", "tokens", "lowercase", "joint")
 # Endings of the names of model settings that a LoRA run may change: the head, which the adapter contains, and rates
 # that only affect training.
-BESIDES = ("head", "labels", "target", "representation", "dropout", "stochastic_depth")
+BESIDES = ("head", "labels", "target", "representation", "projection", "dropout", "stochastic_depth")
 
 
 def start(run: Run, kind: type[M] | tuple[type[M], ...], origin: str, **settings: object) -> tuple[M, Loaded]:

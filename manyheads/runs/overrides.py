@@ -28,6 +28,7 @@ from manyheads.core.config import (
     field_types,
     is_config,
     plain,
+    types_of,
     values,
 )
 from manyheads.errors import UserError, nearest
@@ -219,10 +220,10 @@ def _keys(config: DataclassInstance, prefix: str = "") -> Iterator[str]:
 def _check_key(config: DataclassInstance, setting: Setting) -> None:
     node: object = config
     for part in setting.key.split("."):
-        if isinstance(node, dict):
-            return
         if not is_config(node) or part not in values(node):
             raise setting.error(f"unknown setting; {_suggest(setting.key, list(_keys(config)))}")
+        if dict in types_of(field_types(type(node))[part]):
+            return  # The rest of the key is the name of an item.
         node = values(node)[part]
     if is_config(node) and setting.value not in ("{}", {}):
         raise setting.error(f"is a group of settings; set one of {', '.join(_keys(node, setting.key + '.'))}")
@@ -263,7 +264,8 @@ def rebuild(config: C, prefix: str, settings: list[Setting]) -> C:
             if setting.key == key:
                 value = _converted(setting, hints[name])
             else:  # The key names an item of a dictionary, not a field of a configuration.
-                value = {**value, setting.key[len(key) + 1 :]: _read(setting, setting.value, Any)}
+                items = value if isinstance(value, dict) else {}
+                value = {**items, setting.key[len(key) + 1 :]: _read(setting, setting.value, Any)}
             changes[name] = value
     try:
         return replace(config, **changes)
@@ -303,6 +305,8 @@ def _read(setting: Setting, value: object, hint: Hint) -> object:
     if origin in UNIONS:
         if NoneType in arguments and isinstance(value, str) and value.lower() in _NONE:
             return None
+        if str in arguments and isinstance(value, str) and "," not in value and value[:1] not in ("[", "("):
+            return value  # A single name is not a list.
         # The type str is tried last, because it accepts any text.
         readings = ((_read(setting, value, kind), kind) for kind in sorted(arguments, key=lambda kind: kind is str))
         return next((read for read, kind in readings if not expected(read, kind)), value)

@@ -67,25 +67,31 @@ class TargetConfig(DataConfig):
                    squared error. "multi-label" means any number of labels, as a list or separated by "|", each with a
                    sigmoid
     names          names of the labels in order, for data that give labels as numbers 0, 1, ...
-    threshold      minimum probability of a predicted label, for target=multi-label
+    threshold      minimum probability of a predicted label, for target=multi-label: a number, or "validation" for the
+                   threshold of each label with the best F1 on the validation data
     positive       label that counts as positive in the F1 score of two classes. With none, it is the second label
-    class_weights  weighting of the classes in the loss. With "balanced", the loss of an item is divided by the
-                   frequency of its class. With none, all items have the same weight
+    class_weights  factors of the loss of each class: "balanced", or a mapping from labels to numbers, such as
+                   class_weights.dog=2. Labels that are not in the mapping have the factor 1. With "balanced", the loss
+                   of an item is divided by the frequency of its class. For target=multi-label, the factor of a label
+                   applies to the items with the label; "balanced" is the ratio of items without and with the label
     sampling       choice of the items of an epoch. With "balanced", items are drawn at random, so that all classes are
                    equally frequent. With none, each epoch has every item once
     """
 
     target: TargetKind = "classes"
     names: tuple[str, ...] = ()
-    threshold: Rate = 0.5
+    threshold: Rate | Literal["validation"] = 0.5
     positive: str | None = None
-    class_weights: Literal["balanced"] | None = None
+    class_weights: Literal["balanced"] | dict[str, Annotated[float, Range(0, 10**6)]] | None = None
     sampling: Literal["balanced"] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         classes, given = ("positive", "class_weights", "sampling"), values(self)
-        unused = {"classes": ("threshold",), "regression": (*classes, "names", "threshold"), "multi-label": classes}
+        unused = {
+            "classes": ("threshold",), "regression": (*classes, "names", "threshold"),
+            "multi-label": ("positive", "sampling"),
+        }  # fmt: skip
         defaults = {f.name: f.default for f in fields(self)}
         if idle := [name for name in unused[self.target] if given[name] != defaults[name]]:
             raise UserError(f"{', '.join(idle)}: no effect with target={self.target}; leave it out")

@@ -37,7 +37,7 @@ class RunResult(JsonObject):
 
     def _repr_html_(self) -> str:
         tables = (f"{escape(split)} {metrics_html(metrics)}" for split, metrics in self.scores.items())
-        return f"{escape(self['recipe'])}, {self['wall_seconds']} s {''.join(tables)}"
+        return f"<p>{escape(self['recipe'])}, {self['wall_seconds']} s</p>{''.join(tables)}"
 
 
 def metrics_html(metrics: Metrics) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 from manyheads.core.config import DataclassInstance, is_config, missing_fields, values
-from manyheads.data.readers.memory import IN_MEMORY
+from manyheads.data.readers.splits import PATHS, from_here
 from manyheads.errors import UserError, shown
 from manyheads.files import JsonMapping, JsonObject, read_json
 from manyheads.runs.overrides import Setting, rebuild
@@ -22,8 +21,6 @@ from manyheads.training.state import Counters
 from manyheads.versions import EarlierVersion, check_complete, upgrade
 
 C = TypeVar("C", bound=DataclassInstance)
-
-PATHS = ("data", "validation", "test")
 
 
 def saved_options(out: Path) -> JsonObject:
@@ -41,7 +38,7 @@ def saved_options(out: Path) -> JsonObject:
         check_complete(out, (key for key in ("settings", "given", "overrides", "directory") if key not in content))
         if not all(isinstance(content[key], dict) for key in ("settings", "given", "overrides")):
             raise UserError(f"{out}: state/run.json is damaged; give the whole command with --out {out} --resume")
-        return {**content, "settings": _from_here(content)}
+        return {**content, "settings": _from_here(content, out)}
     if content:
         raise UserError(f"{out} is a part of a run, which is resumed as a whole: {resume_command(out)}")
     if run_status(out) in ("unfinished", "finished") and (out / "state").is_dir():
@@ -55,17 +52,13 @@ def options_to_save(recipe: str, settings: JsonMapping, **options: object) -> Js
     settings  all settings, as `as_dict` returns them
     options   further options of `manyheads train`, by name
     """
-    return {"recipe": recipe, "settings": dict(settings), "directory": os.getcwd(), **options}
+    return {"recipe": recipe, "settings": dict(settings), **options}
 
 
-def _from_here(content: JsonMapping) -> JsonObject:
+def _from_here(content: JsonMapping, out: Path) -> JsonObject:
     """Return the saved settings of a run, with relative data paths changed so that they are valid in this directory."""
-    settings, started = dict(content["settings"]), content["directory"]
-    if started != os.getcwd():
-        for name in PATHS:
-            if (path := settings.get(name)) and path != IN_MEMORY and not path.startswith("hub:"):
-                settings[name] = ",".join(str(Path(started, part.strip())) for part in path.split(","))
-    return settings
+    settings = dict(content["settings"])
+    return settings | {n: from_here(settings[n], out, content["directory"]) for n in PATHS if settings.get(n)}
 
 
 def last_checkpoint(out: Path) -> JsonObject:

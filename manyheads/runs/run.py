@@ -21,7 +21,7 @@ from manyheads.core.config import Config, as_dict
 from manyheads.core.interface import Model
 from manyheads.core.low_rank import PREFIX
 from manyheads.core.runtime import ComputeConfig
-from manyheads.data.readers.splits import SplitData
+from manyheads.data.readers.splits import SplitData, working_directory
 from manyheads.errors import UserError
 from manyheads.files import JsonMapping, JsonObject, read_json, write_json
 from manyheads.runs.checks import check_held_out, check_metric, check_selection, without_info
@@ -138,7 +138,7 @@ def _build(task: Task[C, D], before: JsonMapping, compute: ComputeConfig) -> Bui
     """
     run, data = task.run, task.data()
     splits = data.read()
-    description = {} if run.dry_run else data.describe(splits)
+    description = {} if run.dry_run else {**data.describe(splits), "directory": working_directory(run.out)}
     refuse_other_data(run.out, description, before)
     if not run.resume:
         check_held_out(task.config, splits)
@@ -197,6 +197,7 @@ def _recorded(task: Task[C, D], built: Built[D], summary: Summary, compute: Comp
         return RunResult(scored)
     validation = {name: {"value": value, "signature": "validation"} for name, value in summary.metrics.items()}
     try:
+        job.record |= task.calibrate(built.splits.validation, compute)
         metrics = validation | ({} if held is None else task.score(held, compute))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
@@ -211,7 +212,8 @@ def _recorded(task: Task[C, D], built: Built[D], summary: Summary, compute: Comp
         wall_seconds=summary.seconds, flops=None if job.flops is None else job.flops * summary.tokens,
         parameters=sum(p.numel() for name, p in model.named_parameters() if PREFIX not in name),
         seed=job.training.seed, weights=summary.weights, steps=summary.step, target_tokens=summary.tokens,
-        route=compute.describe(), validation=metrics if job.record.get("scored") == "validation" else validation,
+        unit=job.objective.unit, route=compute.describe(),
+        validation=metrics if job.record.get("scored") == "validation" else validation,
         **distributed_context().shown, **further, **({"skipped": summary.skipped} if summary.skipped else {}),
         **job.record,
     ))  # fmt: skip

@@ -91,6 +91,10 @@ class Task(Generic[C, D]):
         """Build the model and its training from the data. Called after seeding."""
         raise NotImplementedError
 
+    def calibrate(self, validation: D, compute: ComputeConfig) -> JsonObject:
+        """Return entries of result.json that the saved model's predictions on the validation data determine."""
+        return {}
+
     def score(self, held: D, compute: ComputeConfig) -> Metrics:
         """Return the metrics of the saved model on the test data, or on the validation data if `scored=validation`.
 

@@ -75,6 +75,7 @@ class Request:
     field    field of the client's request that contains the items, for error messages
     run      function that computes the results for a list of items
     items    items of the request
+    first    number of items of the client's request before these, if it is submitted in several parts
     future   future of the results of all items
     taken    number of items that are already part of a batch
     results  results that are already computed
@@ -84,6 +85,7 @@ class Request:
     field: str
     run: Run
     items: Items
+    first: int = 0
     future: Future[Results] = dataclasses.field(default_factory=Future)
     taken: int = 0
     results: Results = dataclasses.field(default_factory=list)
@@ -142,13 +144,16 @@ class Batcher(Worker):
         self._last, self._seconds = 1, 0.1
         self._thread.start()
 
-    def submit(self, key: Hashable, run: Run, items: Items, field: str) -> Future[Results]:
-        """Return a future for the results of the items, in input order. Raises Refused if the queue is full."""
+    def submit(self, key: Hashable, run: Run, items: Items, field: str, first: int = 0) -> Future[Results]:
+        """Return a future for the results of the items, in input order. Raises Refused if the queue is full.
+
+        first  number of items of the client's request before these, for error messages
+        """
         # A request with more items than the maximum length of the queue can never be accepted.
         if len(items) > self._max_waiting:
             fault = f"found {len(items):,} items at once: expected at most {self._max_waiting:,}"
             raise Refused(400, fault, field=field, code="too_long")
-        request = Request(key, field, run, items)
+        request = Request(key, field, run, items, first)
         with self._changed:
             if self._closed:
                 raise shutting_down()
@@ -254,7 +259,8 @@ class Batcher(Worker):
 
 
 def refused(fault: str, request: Request, index: int | None) -> Refused:
-    name = request.field if index is None or len(request.items) == 1 else f"{request.field}.{index}"
+    single = len(request.items) == 1 and not request.first
+    name = request.field if index is None or single else f"{request.field}.{request.first + index}"
     # Leave out the hint about the command-line option --truncate: clients have the field `truncate` instead.
     message = fault.replace(" (--truncate)", "")
     return Refused(400, message, field=name, code="invalid_value")

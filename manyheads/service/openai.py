@@ -223,8 +223,8 @@ async def embeddings(service: Service, payload: vector_schemas.EmbeddingRequest,
         served, items = await decode_images(service, served, "embed", items, "input", request)
         found = await service.compute(request, served, served.predictor.embed_arrays, items, "input")
     else:
-        method, truncate = served.predictor.embed, payload.truncate
-        found = await service.compute(request, served, method, items, "input", truncate=truncate)
+        method, parts = served.predictor.embed, service.split(items, "input")
+        found = await service.compute_parts(request, served, method, parts, "input", truncate=payload.truncate)
     vectors, tokens = zip(*((vector.tolist(), count) for vector, count in found), strict=True)
     width = len(vectors[0])
     if payload.dimensions not in (None, width):

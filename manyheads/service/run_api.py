@@ -20,8 +20,9 @@ from manyheads.training.run_log import read_metrics
 
 FILE = "metrics.jsonl"
 MAX_POINTS = 500  # maximum number of points of a learning curve in a response, more than the web page can show
-# names of the counters in metrics.jsonl, for which no learning curve is drawn
-COUNTERS = ("step", "epoch", "seconds", "tokens")
+# Names of the counters in metrics.jsonl, for which no learning curve is drawn. Another counter is named after the unit
+# of the run, such as "images"; its rate is "images_per_second".
+COUNTERS = ("step", "epoch", "seconds")
 
 
 class Runs:
@@ -101,7 +102,9 @@ def _curves(entries: list[JsonObject]) -> list[schemas.Curve]:
         split = "validation" if isinstance(entry.get("validation"), dict) else "training"
         values = entry["validation"] if split == "validation" else entry
         for metric, value in values.items():
-            if metric not in COUNTERS and metric.isprintable() and _is_finite(entry["step"]) and _is_finite(value):
+            if metric in COUNTERS or f"{metric}_per_second" in values or not metric.isprintable():
+                continue
+            if _is_finite(entry["step"]) and _is_finite(value):
                 points.setdefault((split, metric), []).append((entry["step"], value))
     return [
         schemas.Curve.model_validate({"metric": metric, "split": split, "steps": steps, "values": values})

@@ -155,7 +155,7 @@ class ModelCard(Answer):
     pairs      true if the model classifies pairs of texts
     languages  source and target language of a translator
     mask       mask token that the model replaces by a word
-    threshold  minimum probability of a predicted label, for a multi-label model
+    threshold  minimum probability of a predicted label, for a multi-label model: one number, or a number by label
     """
 
     id: str
@@ -169,7 +169,7 @@ class ModelCard(Answer):
     labels: list[str] = []
     languages: list[str] | None = None
     mask: str | None = None
-    threshold: float | None = None
+    threshold: float | dict[str, float] | None = None
 
 
 class ModelList(Answer):

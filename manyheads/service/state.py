@@ -15,6 +15,7 @@ from manyheads.service.metrics import Metrics
 from manyheads.service.registry import Registry, Served
 from manyheads.service.request_body import while_connected
 from manyheads.service.run_api import Runs
+from manyheads.service.schemas import MAX_TEXTS
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,37 @@ class Service:
         options  further keyword arguments of the method
         """
         self.check_length(items, field)
-        if not items:  # Do not submit a request without items: the worker would never finish it.
-            return []
-        assert isinstance(served.worker, Batcher)
-        key = (method, *sorted(options.items()))
-        future = served.worker.submit(key, computing.run(served.predictor, method, **options), items, field)
-        return await while_connected(request, asyncio.wrap_future(future), self.limits.deadline)
+        # Do not submit a request without items: the worker would never finish it.
+        return await self.compute_parts(request, served, method, [items] if items else [], field, **options)
+
+    def split(self, items: Items, field: str) -> list[Items]:
+        """Split the items of a request into parts that `compute_parts` submits to the queue of the model in turn.
+
+        Other requests then wait for one part only. The limit of characters applies to each part. Raises Refused for a
+        single item with more characters.
+        """
+        parts: list[Items] = [[]]
+        for item in items:
+            self.check_length([item], field)
+            size = sum(map(characters, [*parts[-1], item]))
+            if size > self.limits.characters or len(parts[-1]) == min(MAX_TEXTS, self.limits.max_waiting):
+                parts.append([])
+            parts[-1].append(item)
+        return parts
+
+    async def compute_parts(
+        self, request: Request, served: Served, method: Callable[..., Results], parts: list[Items], field: str,
+        **options: object,
+    ) -> Results:  # fmt: skip
+        """Return the results for the items of all parts, in input order. See `compute` for the other arguments."""
+        worker, run = served.worker, computing.run(served.predictor, method, **options)
+        assert isinstance(worker, Batcher)
+
+        async def results() -> Results:
+            found: Results = []
+            for part in parts:
+                future = worker.submit((method, *sorted(options.items())), run, part, field, len(found))
+                found = [*found, *await asyncio.wrap_future(future)]
+            return found
+
+        return await while_connected(request, results(), self.limits.deadline)

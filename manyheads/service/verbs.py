@@ -142,8 +142,9 @@ async def rerank(service: Service, payload: vector_schemas.RerankRequest, reques
     served = service.registry.of(payload.model, "rerank")
     texts = [document if isinstance(document, str) else document.text for document in payload.documents]
     pairs: Items = [(payload.query, text) for text in texts]
-    method = served.predictor.relevance
-    scores = await service.compute(request, served, method, pairs, "documents", truncate=payload.truncate)
+    service.check_length(pairs, "documents")
+    method, parts = served.predictor.relevance, service.split(pairs, "documents")
+    scores = await service.compute_parts(request, served, method, parts, "documents", truncate=payload.truncate)
     order = sorted(range(len(texts)), key=lambda index: -scores[index])[: payload.top_n]
     results = [
         vector_schemas.RankedDocument(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from html import escape
 from pathlib import Path
 
 import numpy as np
 
 from manyheads.calls import checked, shown
+from manyheads.displays import Table, html_table
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
 from manyheads.tasks.evaluation import Predictor
@@ -17,18 +19,40 @@ MAX_CHANGES = 5
 MIN_BOOTSTRAP_ITEMS = 10
 
 
+class Comparison(JsonObject):
+    """Comparison of two models, a dictionary. Notebooks show the metrics, the test, and the items that changed most."""
+
+    def _repr_html_(self) -> str:
+        first, second = self["first"], self["second"]
+        rows = [
+            (name, metric["value"], (other := second["metrics"][name]["value"]), other - metric["value"])
+            for name, metric in first["metrics"].items()
+        ]
+        tests = Table({"bootstrap": name, **test} for name, test in self["bootstrap"].items())
+        items = [
+            [item[key] for key in ("change", "input", "reference", "first", "second")] for item in self["most_changed"]
+        ]
+        return (
+            f"<p>1: {escape(first['model'])}, 2: {escape(second['model'])}, {self['items']:,} items; "
+            f"{self['better']:,} are better with 2, {self['worse']:,} with 1</p>"
+            + html_table(["metric", "1", "2", "2 - 1"], rows) + tests._repr_html_()
+            + html_table([f"change of {self['ranked_by']}", "item", "truth", "model 1", "model 2"], items)
+        )  # fmt: skip
+
+
 @checked
 def compare(
     first: Predictor | str | Path, second: Predictor | str | Path, data: object = None, *, skip_bad_lines: bool = False
-) -> JsonObject:
+) -> Comparison:
     """Compare two models on the same test data.
 
     first, second  models, as predictors or as paths of their directories
     data           test data. By default, the test data of the training runs
 
     Returns the metrics of both models, a paired bootstrap test, the number of items on which the second model is better
-    and worse, and the items with the largest differences. With fewer than 10 items the test has no p_value. Raises
-    UserError if the models do different tasks or have different test data.
+    and worse, and the items that changed most in both directions, the largest change first. Notebooks show tables. With
+    fewer than 10 items the test has no p_value. Raises UserError if the models do different tasks or have different
+    test data.
 
         >>> comparison = manyheads.compare(classifier, classifier, "labeled.tsv")
         >>> comparison["better"], comparison["worse"]
@@ -56,11 +80,12 @@ def compare(
     changes.sort(key=lambda item: item["change"])
     worse = [item for item in changes[:MAX_CHANGES] if item["change"] < 0]
     better = [item for item in changes[: -MAX_CHANGES - 1 : -1] if item["change"] > 0]
+    changed = sorted(better + worse, key=lambda item: -abs(item["change"]))
     differences = np.array(new.quality) - np.array(old.quality)
     bootstrap = old.bootstrap(new)
     if len(old.inputs) < MIN_BOOTSTRAP_ITEMS:
         bootstrap = {name: {**test, "p_value": None} for name, test in bootstrap.items()}
-    return {
+    return Comparison({
         "first": {"model": str(first.path), "metrics": old.metrics},
         "second": {"model": str(second.path), "metrics": new.metrics},
         "items": len(old.inputs),
@@ -69,5 +94,5 @@ def compare(
         "better": int((differences > 0).sum()),
         "worse": int((differences < 0).sum()),
         "ranked_by": old.ranked_by or old.unit,
-        "most_changed": better + worse,
-    }
+        "most_changed": changed,
+    })  # fmt: skip

@@ -35,6 +35,9 @@ class Embedded(NamedTuple):
     vector: NDArray[np.float32]
     tokens: int
 
+    def __repr__(self) -> str:
+        return f"Embedded(vector of {' x '.join(map(str, self.vector.shape))} numbers, tokens={self.tokens})"
+
 
 class Embedder(Protocol):
     """Predictor with a model, as loaded and compiled."""

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from manyheads.calls import checked_methods, shown
-from manyheads.core.config import TargetKind
 from manyheads.data.readers.splits import Data
 from manyheads.data.readers.tables import is_table
 from manyheads.data.table_writer import Layout, has_bytes, schema_of, table_writer
@@ -213,68 +209,6 @@ class EvaluationResult:
         }  # fmt: skip
 
 
-@checked_methods
-@dataclass(frozen=True, repr=False)
-class LabelEvaluation(EvaluationResult):
-    """Result of a classifier on test data. The outputs and references are labels.
-
-    probabilities  probability that the model assigns to the correct label of each item. A comparison of two models
-                   sorts the items by the difference of this probability
-    kind           "classes" for one label per item; "multi-label" for several labels per item, joined by "|"
-    """
-
-    ranked_by: ClassVar[str] = "probability of the right label"
-
-    probabilities: list[float]
-    kind: TargetKind = "classes"
-
-    @classmethod
-    def of(
-        cls, inputs: list[str], truth: Sequence[str], labels: Sequence[str], scores: Tensor, metrics: Metrics
-    ) -> LabelEvaluation:
-        """Create the result of a classifier with one label per item.
-
-        truth   correct label of each item
-        labels  labels of the model, in class order
-        scores  (N, L) log-probabilities of all labels
-        """
-        outputs = [labels[i] for i in scores.argmax(1)]
-        probabilities = [float(row[labels.index(label)].exp()) for row, label in zip(scores, truth, strict=True)]
-        right = [float(output == label) for output, label in zip(outputs, truth, strict=True)]
-        confidences = [round(p, 4) for p in scores.amax(1).exp().tolist()]
-        return cls(inputs, outputs, list(truth), right, metrics, probabilities, confidences=confidences)
-
-    @property
-    def ranks(self) -> list[float]:
-        return self.probabilities
-
-    def _scores(self, index: int) -> JsonObject:
-        truth = {"truth_probability": round(self.probabilities[index], 4)} if self.kind == "classes" else {}
-        return {**super()._scores(index), **truth}
-
-    def by_label(self) -> list[JsonObject]:
-        """Return the item count, precision, recall and F1 of each label, as one dictionary per label.
-
-        The recall of a label is also its accuracy: the fraction of its items that the model recognizes. A ratio whose
-        denominator is zero has the value 0.
-        """
-        from manyheads.data.readers.labeled import label_order, label_sets
-
-        sets = [label_sets(texts, self.kind) for texts in (self.references, self.outputs)]
-        expected, found = (Counter(chain.from_iterable(labels)) for labels in sets)
-        right = Counter(label for truth, output in zip(*sets, strict=True) for label in {*truth} & {*output})
-        labels = label_order({*expected, *found})
-        return [Counts(right[label], found[label], expected[label]).row(label) for label in labels]
-
-    def confusion(self) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-        """Return the confusion matrix: the labels that occur, and the item counts (true label, predicted label)."""
-        from manyheads.data.readers.labeled import label_order
-
-        labels = label_order({*self.references, *self.outputs})
-        counts = Counter(zip(self.references, self.outputs, strict=True))
-        return labels, np.array([[counts[truth, output] for output in labels] for truth in labels], dtype=np.int64)
-
-
 @runtime_checkable
 class Predictor(Protocol):
     """Interface of the predictors that `manyheads.load` returns, for their evaluation on test data."""
@@ -325,6 +259,7 @@ def scored_data(
     skip_bad_lines: bool = False,
     labels: Sequence[str] = (),
     split: str = "test",
+    columns: object = None,
     **settings: Any,
 ) -> D:
     """Return the data on which a model is evaluated.
@@ -335,6 +270,7 @@ def scored_data(
                 outside of this package
     labels      labels of the model
     split       split of the training run's data
+    columns     names of the columns in `data`. By default, the names in the training data
     settings    options of the data source that replace the options of the training run
 
     Raises UserError if the record of a run that this user has not trained names files, unless `trust` was called.
@@ -345,9 +281,13 @@ def scored_data(
         raise UserError(
             "--skip-bad-lines applies only to data given with --data. Add --data PATH, or remove --skip-bad-lines."
         )
+    if columns is not None:
+        if data is None:
+            raise UserError("columns apply only to other test data: give the data, too, with --data")
+        settings["columns"] = columns
     try:
         record = record_of(model)
-        recorded = recorded_data(record, type(unrecorded))
+        recorded = recorded_data(record, type(unrecorded), run=model)
         if data is None and recorded is not None:
             source, prints = recorded.source, recorded.fingerprints
             paths = [repr(path[:300]) for path in (source.data, source.validation, source.test) if path is not None]

@@ -27,7 +27,7 @@ class LoadedModel(Any):  # type: ignore[misc]  # Subclasses of Any have further 
     reports: tuple[str, ...]
     labels: Sequence[object]
     mask: str
-    threshold: float | None
+    threshold: float | dict[str, float] | None
     reads_pairs: bool
     takes_pairs: bool
     needs_pairs: bool

@@ -42,7 +42,8 @@ class TrainedModel(Generic[M]):
     supported       verbs of this model
     labels          labels that the model distinguishes
     mask            text that stands for a word to predict; empty: the model predicts no such words
-    threshold       minimum probability of a predicted label, for a classifier that predicts any number of labels
+    threshold       minimum probability of a predicted label, for a classifier that predicts any number of labels: one
+                    number, or a number by label
     reads_pairs     True if the model can read a pair of texts
     takes_pairs     True if a classifier accepts pairs of texts, which it does not if it was trained on single texts
     needs_pairs     True if a classifier was trained on pairs of texts, and cannot classify a single text
@@ -54,7 +55,7 @@ class TrainedModel(Generic[M]):
     reads: ClassVar[Literal["texts", "images"]] = "texts"
     reports: tuple[str, ...] = ()
     mask: str = ""
-    threshold: float | None = None
+    threshold: float | dict[str, float] | None = None
     pairs_only: ClassVar[str] = ""
     reads_pairs = takes_pairs = needs_pairs = False
 
@@ -64,6 +65,9 @@ class TrainedModel(Generic[M]):
         self.path, self.family, self.compute = loaded.path, loaded.family, compute
         self._compiled: CompiledModel[Any] | None = None
         self._versions: list[tuple[int, int]] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_compiled": None}  # Compiled functions cannot be pickled.
 
     @property
     def compiled(self) -> CompiledModel[Any]:

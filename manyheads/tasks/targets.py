@@ -5,6 +5,7 @@ A target determines the loss of the logits, the metrics, the form of a predictio
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,21 +14,26 @@ from typing import Literal, Protocol
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 
 from manyheads.core.config import LabelConfig, TargetKind
 from manyheads.data.readers.label_lists import SEPARATOR
 from manyheads.data.readers.labeled import distinct_names, label_sets
 from manyheads.directory import Loaded
-from manyheads.errors import UserError, shown
+from manyheads.errors import UserError, shown, similar
 from manyheads.files import JsonMapping
 from manyheads.interop.labels import LabelValue, typed_labels
 from manyheads.runs.recipe import TargetConfig
-from manyheads.tasks.evaluation import EvaluationResult, LabelEvaluation, Located
+from manyheads.tasks import label_metrics
+from manyheads.tasks.evaluation import EvaluationResult, Located
+from manyheads.tasks.label_evaluation import LabelEvaluation
 from manyheads.training.loss import upcast
 from manyheads.training.objective import Better
 from manyheads.training.record import Metrics
+from manyheads.training.run_directory import run_status
+
+logger = logging.getLogger(__name__)
 
 _METRICS: dict[TargetKind, dict[str, Better]] = {
     "classes": {"loss": "lower", "accuracy": "higher", "f1": "higher", "macro_f1": "higher", "mcc": "higher"},
@@ -78,20 +84,23 @@ class Target:
 
     kind        "classes" for one label per item, "multi-label" for several, "regression" for a number
     labels      names of the L logits
-    threshold   minimum probability of a predicted label in a multi-label model
+    threshold   minimum probability of a predicted label in a multi-label model: one number, or a number by label
+    calibrates  True: `measure` chooses the thresholds with the best F1 on the given items (`best_threshold`)
     positive    label that counts as positive in the F1 score of two classes. By default, the second label
-    weights     factor of the loss of each class, (L,). By default, all factors are 1
+    weights     factor of the loss of each class, (L,). In a multi-label model, it applies to the items with the label.
+                By default, all factors are 1
     smoothing   label smoothing of the loss of classes
     label_type  type of the labels in the training data
     """
 
     kind: TargetKind
     labels: tuple[str, ...]
-    threshold: float = 0.5
+    threshold: float | dict[str, float] = 0.5
     positive: str | None = None
     weights: Tensor | None = None
     smoothing: float = 0.0
     label_type: str = "str"
+    calibrates: bool = False
 
     @property
     def values(self) -> tuple[LabelValue, ...]:
@@ -122,14 +131,13 @@ class Target:
     @property
     def reports(self) -> tuple[str, ...]:
         """Names of the reports that `manyheads evaluate` can give on the predictions."""
-        if self.kind == "regression":
-            return ("errors",)
-        return ("by_label", "errors", "confusion") if self.kind == "classes" else ("by_label", "errors")
+        return ("errors",) if self.kind == "regression" else ("by_label", "errors", "confusion")
 
     @property
     def metrics(self) -> Mapping[str, Better]:
         """Return the names of the metrics of a validation, with the direction in which each improves."""
-        return _METRICS[self.kind]
+        metrics = _METRICS[self.kind]
+        return {name: metrics[name] for name in metrics if name != "f1" or len(self.labels) == 2}
 
     def truth(self, data: LabeledItems) -> Tensor:
         """Return the targets of the items of a data set as a tensor.
@@ -151,30 +159,36 @@ class Target:
             row[[index[label] for label in labels]] = 1
         return truth
 
-    def loss(self, logits: Tensor, truth: Tensor) -> Tensor:
+    def loss(self, logits: Tensor, truth: Tensor, item_weights: Tensor | None = None) -> Tensor:
         """Return the loss of logits (N, L), summed over the N items.
 
         The loss of an item is the cross-entropy, the squared error for a regression, or the mean of the labels' binary
         cross-entropies for a multi-label model. A class weight multiplies the whole loss of an item, including label
         smoothing.
+
+        item_weights  factor of the loss of each item, (N,); None: all factors are 1
         """
-        logits = upcast(logits)
+        losses = self._losses(upcast(logits), truth)
+        return losses.sum() if item_weights is None else losses @ item_weights.to(losses)
+
+    def _losses(self, logits: Tensor, truth: Tensor) -> Tensor:
+        """Return the loss of each item, (N,)."""
         if self.kind == "regression":
-            return F.mse_loss(logits[:, 0], truth.to(logits), reduction="sum")
+            return F.mse_loss(logits[:, 0], truth.to(logits), reduction="none")
+        weights = None if self.weights is None else self.weights.to(logits)
         if self.kind == "multi-label":
-            total = F.binary_cross_entropy_with_logits(logits, truth.to(logits), reduction="sum")
-            return total / len(self.labels)
-        if self.weights is None:
-            return F.cross_entropy(logits, truth, reduction="sum", label_smoothing=self.smoothing)
-        weights = self.weights.to(logits)
-        total = F.cross_entropy(logits, truth, weights, reduction="sum")
+            several = F.binary_cross_entropy_with_logits(logits, truth.to(logits), reduction="none", pos_weight=weights)
+            return several.mean(-1)
+        if weights is None:
+            return F.cross_entropy(logits, truth, reduction="none", label_smoothing=self.smoothing)
+        losses = F.cross_entropy(logits, truth, weights, reduction="none")
         if not self.smoothing:
-            return total
+            return losses
         # Multiply the loss of an item by the weight of its class. PyTorch would multiply each smoothed probability by
         # the weight of its label, so that rare classes would dominate.
-        item_weights = truth.to(logits) @ weights if truth.is_floating_point() else weights[truth]  # (N,)
+        factors = truth.to(logits) @ weights if truth.is_floating_point() else weights[truth]  # (N,)
         uniform = -logits.log_softmax(-1).mean(-1)
-        return (1 - self.smoothing) * total + self.smoothing * (item_weights * uniform).sum()
+        return (1 - self.smoothing) * losses + self.smoothing * factors * uniform
 
     def correct(self, logits: Tensor, truth: Tensor) -> Tensor | None:
         """Return the number of items whose class is right, or None for other targets."""
@@ -183,10 +197,35 @@ class Target:
     def measure(self, logits: Tensor, truth: Tensor) -> Metrics:
         """Return the metrics of logits (N, L), without the loss."""
         if self.kind == "regression":
-            return regression_metrics(logits[:, 0].tolist(), truth.tolist())
+            return label_metrics.regression_metrics(logits[:, 0].tolist(), truth.tolist())
         if self.kind == "multi-label":
-            return multi_label_metrics(logits.sigmoid().numpy(), truth.numpy() > 0, self.threshold)
-        return classification_metrics(logits.argmax(1).tolist(), truth.tolist(), self.labels, self.positive)
+            scores, expected = logits.sigmoid().numpy(), truth.numpy() > 0
+            target = self.calibrated(scores, expected) if self.calibrates else self
+            return label_metrics.multi_label_metrics(scores, expected, target.threshold)
+        best = logits.argmax(1).tolist()
+        return label_metrics.classification_metrics(best, truth.tolist(), self.labels, self.positive)
+
+    def calibrated(self, scores: NDArray[np.float32], truth: NDArray[np.bool_]) -> Target:
+        """Return this target with the threshold of each label that has the best F1 on N items.
+
+        scores  (N, L) probability of each label
+        truth   (N, L) True for each label of an item
+        """
+        found = dict(zip(self.labels, map(label_metrics.best_threshold, scores.T, truth.T), strict=True))
+        return replace(self, threshold=found, calibrates=False)
+
+    def calibrated_by(self, validation: EvaluationResult) -> Target:
+        """Return this target with the best thresholds for an evaluation on the validation data, and log them."""
+        assert isinstance(validation, LabelEvaluation)
+        target = self.calibrated(validation.scores, validation.truth)
+        found = shown((f"{label} {limit:.2f}" for label, limit in target.limits().items()), 8)
+        logger.info(f"thresholds with the best F1 on the validation data: {found}")
+        return target
+
+    def limits(self, threshold: float | None = None) -> dict[str, float]:
+        """Return the minimum probability of each label, if it is predicted. None: the threshold of this target."""
+        given = self.threshold if threshold is None else threshold
+        return given if isinstance(given, dict) else dict.fromkeys(self.labels, given)
 
     def predictions(self, logits: Tensor, top: int | None = None, threshold: float | None = None) -> list[Prediction]:
         """Return the predictions from logits (N, L): for each item a number, or its labels, most probable first.
@@ -200,10 +239,10 @@ class Target:
             return [float(number) for number in logits[:, 0]]
         several = self.kind == "multi-label"
         probabilities = logits.sigmoid() if several else logits.softmax(-1)
-        limit = (self.threshold if threshold is None else threshold) if several and top is None else 0.0
+        limits = self.limits(threshold if several and top is None else 0.0)
         best, indices = probabilities.topk(min(top or (len(self.labels) if several else 1), len(self.labels)))
         return [
-            [Label(self.labels[i], p) for p, i in zip(*row, strict=True) if p >= limit]
+            [Label(self.labels[i], p) for p, i in zip(*row, strict=True) if p >= limits[self.labels[i]]]
             for row in zip(best.tolist(), indices.tolist(), strict=True)
         ]
 
@@ -228,7 +267,8 @@ class Target:
         outputs = [SEPARATOR.join(sorted(map(str, labels))) for labels in predicted if isinstance(labels, list)]
         references = [SEPARATOR.join(sorted(labels)) for labels in label_sets(data.labels, data.target)]
         sure = (1 - (truth - logits.sigmoid()).abs()).mean(1).tolist()
-        over = (logits.sigmoid() >= self.threshold).float()
+        limits = torch.tensor([*self.limits().values()], dtype=torch.float64)
+        over = (logits.sigmoid() >= limits).float()
         # for each item, the probability of each label that is missed or falsely predicted
         wrong = [
             SEPARATOR.join(f"{self.labels[i]} {p[i]:.4f}" for i in (row != right).nonzero().flatten().tolist())
@@ -237,8 +277,8 @@ class Target:
         total = (truth + over).sum(1)
         quality = torch.where(total > 0, 2 * (truth * over).sum(1) / total.clamp(min=1), 1.0).tolist()
         return LabelEvaluation(
-            inputs, outputs, references, quality, metrics, sure, self.kind, unit="F1 of the labels of an item",
-            confidences=wrong, data=data,
+            inputs, outputs, references, quality, metrics, sure, self.labels, self.probabilities(logits), self.kind,
+            unit="F1 of the labels of an item", confidences=wrong, data=data,
         )  # fmt: skip
 
     def probabilities(self, logits: Tensor) -> NDArray[np.float32]:
@@ -268,131 +308,39 @@ def trained_target(loaded: Loaded, record: JsonMapping) -> Target:
     """Return the target of a model, with the threshold and the positive label in the record of its run."""
     config = loaded.model.config
     typed_labels(config.labels, loaded.label_type)
-    positive, threshold = record.get("positive"), record.get("threshold")
+    positive, threshold = record.get("positive"), record.get("threshold", 0.5)
+    if threshold == "validation" and run_status(loaded.path) == "unfinished":
+        logger.warning(f"{loaded.path}: the run chooses the thresholds of its labels at its end; using 0.5")
+    labels = distinct_names(config.labels)
+    if isinstance(threshold, dict):
+        threshold = {label: threshold.get(label) for label in labels}
+    limits = threshold.values() if isinstance(threshold, dict) else [threshold]
+    valid = all(isinstance(limit, int | float) and 0 <= limit <= 1 for limit in limits)
     return Target(
-        config.target if isinstance(config, LabelConfig) else "classes", distinct_names(config.labels),
-        threshold if isinstance(threshold, float) and 0 <= threshold <= 1 else 0.5,
+        config.target if isinstance(config, LabelConfig) else "classes", labels,
+        threshold if valid else 0.5,
         positive if positive in config.labels and len(config.labels) == 2 else None, label_type=loaded.label_type,
     )  # fmt: skip
 
 
 def build_target(config: TargetConfig, labels: tuple[str, ...], train: LabeledItems, smoothing: float = 0.0) -> Target:
-    """Return the target of a training run. If classes are weighted, the weights follow from the training data."""
+    """Return the target of a training run. Balanced class weights follow from the training data.
+
+    Raises UserError if a setting names a label that does not occur.
+    """
     if config.positive is not None and (config.positive not in labels or len(labels) != 2):
         raise UserError(f"positive is {config.positive!r}: expected one of two labels, found {shown(labels, 8)}")
-    target = Target(config.target, labels, config.threshold, config.positive, None, smoothing, train.label_type)
-    if config.class_weights is None:
+    calibrates = isinstance(config.threshold, str)
+    threshold = 0.5 if isinstance(config.threshold, str) else config.threshold
+    target = Target(
+        config.target, labels, threshold, config.positive, None, smoothing, train.label_type, calibrates
+    )  # fmt: skip
+    if (given := config.class_weights) is None:
         return target
-    return replace(target, weights=balanced_weights(target.truth(train), len(labels)))
-
-
-def balanced_weights(truth: Tensor, classes: int) -> Tensor:
-    """Return the weight of each class, (L,): the mean number of items of a class, divided by the number of its items.
-
-    The mean weight of an item is 1. A class without items has the weight 0. Source: King and Zeng 2001.
-    """
-    counts = torch.bincount(truth, minlength=classes)
-    return torch.where(counts > 0, len(truth) / ((counts > 0).sum() * counts.clamp(min=1)), 0.0)
-
-
-def classification_metrics(
-    predicted: Sequence[int], truth: Sequence[int], labels: Sequence[str], positive: str | None = None
-) -> Metrics:
-    """Return accuracy, F1, macro F1 and Matthews' correlation coefficient of predicted labels.
-
-    With two labels, F1 is the score of the label `positive`; by default, of the second label, as GLUE does for MRPC.
-    With more labels, F1 equals macro F1, the mean over all labels that occur.
-
-    predicted, truth  class indices of the items
-    """
-    predictions, targets = np.array(predicted), np.array(truth)
-    if not len(targets):
-        raise UserError("found no test items to score: the test data are empty")
-    right = predictions == targets
-    found, expected, hits = (
-        np.bincount(indices, minlength=len(labels)) for indices in (predictions, targets, targets[right])
-    )
-    occurs = found + expected > 0
-    f1 = 2 * hits / np.maximum(found + expected, 1)  # (L,)
-    macro, signature = float(np.mean(f1[occurs])), "unweighted mean over the labels"
-    score, of = macro, signature
-    if len(labels) == 2:
-        index = 1 if positive is None else labels.index(positive)
-        score, of = float(f1[index]), f"of the label {labels[index]!r}"
-    counted = f"{len(labels)} labels, {len(targets):,} items"
-    return {
-        "accuracy": {"value": float(right.mean()), "signature": counted},
-        "f1": {"value": score, "signature": of},
-        "macro_f1": {"value": macro, "signature": signature},
-        "mcc": {
-            "value": _mcc(hits, found, expected),
-            "signature": "Matthews' correlation coefficient",
-        },
-    }
-
-
-def _mcc(hits: NDArray[np.int64], found: NDArray[np.int64], expected: NDArray[np.int64]) -> float:
-    """Return Matthews' correlation coefficient of any number of classes (Gorodkin 2004), 0 if it is undefined."""
-    f, e = found.astype(float), expected.astype(float)  # The products may exceed 64-bit integers.
-    items = e.sum()
-    variances = (items**2 - f @ f) * (items**2 - e @ e)
-    return float((hits.sum() * items - f @ e) / np.sqrt(variances)) if variances > 0 else 0.0
-
-
-def regression_metrics(predicted: Sequence[float], truth: Sequence[float]) -> Metrics:
-    """Return mean squared error, mean absolute error, and Pearson and Spearman correlation of predicted numbers.
-
-    A correlation is 0 if all predictions or all true numbers are equal.
-    """
-    predictions, targets = np.array(predicted), np.array(truth)
-    measured = {
-        "mse": float(np.mean((predictions - targets) ** 2)),
-        "mae": float(np.mean(np.abs(predictions - targets))),
-        "pearson": _correlation(predictions, targets),
-        "spearman": _correlation(_ranks(predictions), _ranks(targets)),
-    }
-    return {name: {"value": value, "signature": f"{len(targets):,} items"} for name, value in measured.items()}
-
-
-def _correlation(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
-    return 0.0 if a.std() == 0 or b.std() == 0 else float(np.corrcoef(a, b)[0, 1])
-
-
-def _ranks(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the rank of each number. Equal numbers share their mean rank."""
-    _, index, counts = np.unique(numbers, return_inverse=True, return_counts=True)
-    ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[index]
-    return ranks
-
-
-def multi_label_metrics(
-    probabilities: NDArray[np.float32] | NDArray[np.float64], truth: NDArray[np.bool_], threshold: float
-) -> Metrics:
-    """Return micro F1, macro F1 and mean average precision of the predictions of a multi-label model.
-
-    probabilities  (N, L) probability of each label
-    truth          (N, L) True for each label of an item
-    threshold      minimum probability of a predicted label
-    """
-    found = probabilities >= threshold
-    hits, both = (found & truth).sum(0), found.sum(0) + truth.sum(0)  # (L,)
-    at = f"threshold {threshold:g}, {truth.shape[1]} labels, {len(truth):,} items"
-    occurring = np.flatnonzero(truth.any(0))
-    precisions = [average_precision(probabilities[:, i], truth[:, i]) for i in occurring]
-    return {
-        "micro_f1": {"value": float(2 * hits.sum() / max(both.sum(), 1)), "signature": at},
-        "macro_f1": {"value": float(np.mean(2 * hits / np.maximum(both, 1))), "signature": at},
-        "map": {
-            "value": float(np.mean(precisions)) if precisions else 0.0,
-            "signature": f"mean average precision of the {len(occurring)} labels that occur",
-        },
-    }
-
-
-def average_precision(scores: ArrayLike, truth: NDArray[np.bool_]) -> float:
-    """Return the area under the curve of precision over recall, as a sum of steps. Equal scores form one step."""
-    scores = np.asarray(scores)
-    order = np.argsort(-scores, kind="stable")
-    last = np.flatnonzero(np.append(np.diff(scores[order]), 1))  # last item of each group of equal scores
-    hits = np.cumsum(truth[order])[last]
-    return float(np.sum(np.diff(hits, prepend=0) * hits / (last + 1)) / max(truth.sum(), 1))
+    if isinstance(given, dict):
+        for name in (name for name in given if name not in labels):
+            close = similar(name, labels)
+            hint = f"did you mean {close}?" if close else f"the labels are {shown(labels, 8)}"
+            raise UserError(f"class_weights.{name}: no label has this name; {hint}")
+        return replace(target, weights=torch.tensor([float(given.get(label, 1)) for label in labels]))
+    return replace(target, weights=label_metrics.balanced_weights(target.truth(train), len(labels)))

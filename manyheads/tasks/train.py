@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import errno
-import logging
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,12 +14,13 @@ from typing import Any, TypeVar
 
 from manyheads.core.config import as_dict
 from manyheads.data.readers.memory import IN_MEMORY, split_mapping
-from manyheads.data.readers.splits import parts_of
+from manyheads.data.readers.splits import parts_of, working_directory
 from manyheads.data.sources.source import HUB
 from manyheads.errors import UserError
 from manyheads.files import JsonMapping, JsonObject
 from manyheads.runs.options import Run
 from manyheads.runs.overrides import Setting, apply, from_file, from_mapping, leaves, with_full_keys
+from manyheads.runs.progress import ProgressDisplay, ProgressLines, kept_messages
 from manyheads.runs.recipe import Recipe, RunConfig
 from manyheads.runs.result import RunResult
 from manyheads.runs.resuming import options_to_save, restored, saved_options
@@ -30,7 +30,7 @@ from manyheads.tasks.registry import RECIPES, find, is_for_any_data
 from manyheads.tasks.trained_run import TrainedRun
 from manyheads.training.config import RESUMABLE
 from manyheads.training.distributed import distributed_context, reraise_peer_failure, was_restarted
-from manyheads.training.run_directory import resume_command
+from manyheads.training.run_directory import replaced_run, resume_command
 from manyheads.training.run_log import LogCallback, ProgressCallback
 
 C = TypeVar("C", bound=RunConfig)
@@ -48,13 +48,14 @@ def train(
     out: str | Path | None = None,
     init: str | None = None,
     resume: bool | str | Path = False,
+    overwrite: bool = False,
     dry_run: bool = False,
     max_minutes: float | None = None,
     precision: str | None = None,
     skip_bad_lines: bool = False,
     compile: bool = False,
     processes: int = 1,
-    progress: ProgressCallback | bool | None = None,
+    progress: ProgressCallback | bool | None = True,
     callbacks: Sequence[LogCallback] = (),
     recipes: Mapping[str, Recipe] = RECIPES,
     **settings: object,
@@ -73,16 +74,20 @@ def train(
     init        model to start from
     resume      directory of the run to resume, or True for the run in `out`. The run keeps its recipe and settings; its
                 limits may change, even if it is finished
+    overwrite   if True, replace a run in `out`. The old run, with all files in its directory, is deleted at the end of
+                the new run. If the new run fails before its first checkpoint, the old run remains
     processes   number of processes that the user's command started
-    progress    callback that receives the training progress every half second, such as `print`. With False, only errors
-                are logged
+    progress    True: show a bar with the remaining time on a terminal or in a notebook. If stderr is a file, it gets a
+                line every 30 seconds. None: no bar. False: log only errors. `print`: print a line every 30 seconds. Any
+                other function receives the progress every half second
     callbacks   functions that receive each entry of the training log. A function that returns False stops the run
     recipes     recipes by name. By default, the recipes of this package
     settings    further settings by the last part of their key, such as steps=100
 
-    The run reports through `logging` (logger "manyheads", mostly level INFO) and prints nothing. Under `torchrun`,
-    every process calls this function with the same arguments, and all of them get the report. Raises UserError on any
-    error that the user can fix. A dry run, and a recipe that trains several models, return another report.
+    The run reports through `logging` (logger "manyheads", mostly level INFO), and the returned run keeps the messages.
+    Under `torchrun`, every process calls this function with the same arguments, and all of them get the report. Raises
+    UserError on any error that the user can fix. A dry run, and a recipe that trains several models, return another
+    report.
 
         >>> plan = manyheads.train("translation", steps=100, dry_run=True)
         >>> plan["parameters"]
@@ -92,24 +97,30 @@ def train(
         if out is not None and Path(out) != Path(resume):
             raise UserError(f"resume={str(resume)!r} and out={str(out)!r}: expected one of them")
         out, resume = resume, True
+    if overwrite and resume:
+        raise UserError("overwrite and resume: expected one of them")
     _check_arguments(out, max_minutes, processes, callbacks)
     own = [*(overrides if isinstance(overrides, list) else from_mapping(overrides or {})), *from_mapping(settings)]
-    with _quiet(progress is False):
+    display = ProgressDisplay() if progress is True else None
+    report_to = ProgressLines(print) if progress is print else progress if callable(progress) else display
+    with kept_messages(quiet=progress is False) as messages:
         paths, memory = _data({"train": train, "validation": validation, "test": test}, own)
-    if recipe is None and (out is None or not resume):
-        raise UserError("expected a recipe (`manyheads recipes` lists them), or --resume RUN to resume a run")
-    request = Run(
-        recipe or "", Path(f"runs/{recipe}" if out is None else out), memory=memory, init=init, resume=resume,
-        dry_run=dry_run, max_minutes=max_minutes, precision=precision, skip_bad_lines=skip_bad_lines, compile=compile,
-        processes=processes, progress=progress if callable(progress) else print if progress else None,
-        callbacks=callbacks,
-    )  # fmt: skip
-    given = [*(from_file(config) if config else []), *own, *from_mapping(paths)]
-    selected, resolved, run = _resolved(request, given, recipes)
-    with reraise_peer_failure(), _quiet(progress is False):
-        report: Any = _report(selected, resolved, run)
+        if recipe is None and (out is None or not resume):
+            raise UserError("expected a recipe (`manyheads recipes` lists them), or --resume RUN to resume a run")
+        request = Run(
+            recipe or "", Path(f"runs/{recipe}" if out is None else out), memory=memory, init=init, resume=resume,
+            dry_run=dry_run, max_minutes=max_minutes, precision=precision, skip_bad_lines=skip_bad_lines,
+            compile=compile, processes=processes, progress=report_to, callbacks=callbacks,
+        )  # fmt: skip
+        given = [*(from_file(config) if config else []), *own, *from_mapping(paths)]
+        selected, resolved, run = _resolved(request, given, recipes)
+        # A process that torchrun has restarted resumes the new run.
+        replaces = overwrite and not (run.resume or dry_run) and distributed_context().first
+        replaced = replaced_run(run.out) if replaces else nullcontext()
+        with reraise_peer_failure(), replaced, display or nullcontext():
+            report: Any = _report(selected, resolved, run)
     # Only a recipe that trains a single model returns a `RunResult`; return the reports of other recipes unchanged.
-    return TrainedRun(report, run.out) if report is None or isinstance(report, RunResult) else report
+    return TrainedRun(report, run.out, messages) if report is None or isinstance(report, RunResult) else report
 
 
 def _resolved(request: Run, settings: list[Setting], recipes: Mapping[str, Recipe]) -> tuple[Recipe, RunConfig, Run]:
@@ -137,7 +148,10 @@ def _resolved(request: Run, settings: list[Setting], recipes: Mapping[str, Recip
     config, given = _configured(recipe, settings, options, saved, out)
     run = replace(
         request, recipe=name, resume=request.resume or was_restarted(),
-        saved=options_to_save(name, as_dict(config), given=given["given"], overrides=given["overrides"], **options),
+        saved=options_to_save(
+            name, as_dict(config), given=given["given"], overrides=given["overrides"],
+            directory=working_directory(out), **options,
+        ),
         own_data="data" in given["given"] and ("data" not in recipe.requires or is_for_any_data(name)),
         **given, **options,
     )  # fmt: skip
@@ -165,18 +179,6 @@ def _dry_run(recipe: Recipe, config: RunConfig, run: Run) -> Report:
     reads = None not in needed and not str(given.get("data", "")).startswith(HUB)
     with TemporaryDirectory() as scratch:  # for the files of a run, such as tokenized texts
         return train_recipe(recipe, config, replace(run, out=Path(scratch, "run"), reads=reads))
-
-
-@contextmanager
-def _quiet(quiet: bool) -> Iterator[None]:
-    """If `quiet` is true, log only errors during the `with` block."""
-    logger = logging.getLogger("manyheads")
-    level = logger.level
-    logger.setLevel(logging.ERROR if quiet else level)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _check_arguments(

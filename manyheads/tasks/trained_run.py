@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
+from html import escape
+from logging import WARNING, LogRecord
 from pathlib import Path
 
 from torch import nn
 
+from manyheads.displays import Table
 from manyheads.files import JsonObject
 from manyheads.runs.result import RunResult
 from manyheads.tasks.evaluation import values
 from manyheads.tasks.loading import LoadedModel, load
 from manyheads.training.run_log import read_metrics
 
+MAX_VALIDATIONS = 12  # number of the last validations that a notebook shows below a run
 
-class History(list[JsonObject]):
-    """Training log: the entries of metrics.jsonl, as a list of dictionaries.
 
-    The names of validation metrics begin with `validation_`, to distinguish them from metrics of training batches. If
-    pandas is installed, notebooks show the list as a frame.
+class History(Table):
+    """Training log: the entries of metrics.jsonl, as a list of dictionaries, which notebooks show as a table.
+
+    The names of validation metrics begin with `validation_`, to distinguish them from metrics of training batches.
     """
 
     def __init__(self, entries: Iterable[JsonObject]) -> None:
@@ -27,24 +31,30 @@ class History(list[JsonObject]):
             validation = entry.pop("validation", {})
             self.append(entry | {f"validation_{name}": value for name, value in validation.items()})
 
-    def _repr_html_(self) -> str | None:
-        try:
-            import pandas as pd
-        except ModuleNotFoundError:
-            return None
-        html: str = pd.DataFrame(self).to_html(na_rep="")
-        return html
+    def validations(self) -> Table:
+        """Return a table with one row for each validation: epoch, step, last training loss and validation metrics."""
+        rows, loss = Table(), None
+        for entry in self:
+            loss = entry.get("loss", loss)
+            metrics = {name: value for name, value in entry.items() if name.startswith("validation_")}
+            if metrics:
+                rows.append({"epoch": entry["epoch"], "step": entry["step"], "loss": loss, **metrics})
+        return rows
 
 
 class TrainedRun(RunResult):
     """Run that has trained a model: the content of result.json as a dictionary, which is empty for a stopped run.
 
     directory  directory of the run
+    warnings   warnings that were logged during the run
+    messages   all messages that were logged during the run, including the warnings
     """
 
-    def __init__(self, result: RunResult | None, directory: Path) -> None:
+    def __init__(self, result: RunResult | None, directory: Path, log: Sequence[LogRecord] = ()) -> None:
         super().__init__(result or {})
         self.directory = directory
+        self.warnings = [record.getMessage() for record in log if record.levelno >= WARNING]
+        self.messages = [record.getMessage() for record in log]
         self.next_command = "" if result is None else result.next_command
 
     @cached_property
@@ -73,4 +83,9 @@ class TrainedRun(RunResult):
         return History(read_metrics(self.directory / "metrics.jsonl"))
 
     def _repr_html_(self) -> str:
-        return super()._repr_html_() if self else f"{self.directory}: stopped"
+        scores = super()._repr_html_() if self else f"{escape(str(self.directory))}: stopped"
+        rows = self.history.validations()
+        epochs = f"validations{Table(rows[-MAX_VALIDATIONS:])._repr_html_()}" if rows else ""
+        warnings = "".join(f"<p>warning: {escape(warning)}</p>" for warning in self.warnings)
+        messages = f"<details><summary>messages</summary><pre>{escape(chr(10).join(self.messages))}</pre></details>"
+        return f"{scores}{epochs}{warnings}{messages if self.messages else ''}"

@@ -166,7 +166,7 @@ def _finish(session: TrainingSession, log: RunLog, reason: str) -> Summary:
     """Select the final weights, then write the model directory and the summary of the run."""
     out = session.out
     session.save(log.sync, wait=True)
-    description, values = session.load_final_weights()
+    description, step, values = session.load_final_weights()
     if not math.isfinite(values.get("loss", 0.0)):
         raise UserError(
             f"training diverged: the validation loss of the {description} weights is {values['loss']}; the run is not "
@@ -176,7 +176,7 @@ def _finish(session: TrainingSession, log: RunLog, reason: str) -> Summary:
     logger.info(saved_message(str(session.strategy.save(partial(session.objective.save, out))), out))
     summary = Summary.of(session.counters, "finished", reason, description, values)
     if session.ranks.first:
-        draw_losses(out, by_epoch=session.config.validate_every is None)
+        draw_losses(out, by_epoch=session.config.validate_every is None, chosen=step)
         write_json(out / "state" / FINISHED, asdict(summary))
         shutil.rmtree(out / "state" / MODEL, ignore_errors=True)
     return summary

@@ -15,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import secrets
 import shlex
 import shutil
 import threading
@@ -61,9 +62,12 @@ def run_status(out: Path) -> Literal["none", "unfinished", "finished", "foreign"
     # A directory that contains only directories of other runs counts as empty: runs/translation may already contain
     # runs/translation/multi30k.
     if out.is_dir():
-        runs = (any((*folder.glob("state"), *folder.glob("*/state"))) for folder in out.iterdir())
-        return "none" if all(runs) else "foreign"
+        return "none" if all(map(_holds_runs, out.iterdir())) else "foreign"
     return "foreign" if out.exists() else "none"
+
+
+def _holds_runs(folder: Path) -> bool:
+    return any((*folder.glob("state"), *folder.glob("*/state")))
 
 
 def describe_unfinished(directory: Path) -> str | None:
@@ -124,9 +128,10 @@ def locked_run_directory(out: Path, *, resume: bool) -> Iterator[None]:
     with locked(out):
         # The message shows the command that the run has saved: the settings of the current command may be different.
         if not resume and status == "unfinished":
-            raise UserError(f"{out} contains an unfinished run; resume it with: {resume_command(out)}")
+            again = "replace it with overwrite=True in Python, or resume it with"
+            raise UserError(f"{out} contains an unfinished run; {again}: {resume_command(out)}")
         if not resume and status == "finished":
-            hint = "choose another directory (--out)"
+            hint = "choose another directory (--out), or replace it with overwrite=True in Python"
             if not (out / "result.json").exists():
                 hint = f"its evaluation was interrupted: use --resume to evaluate it, or {hint}"
             raise UserError(f"{out} contains a finished run; {hint}")
@@ -139,6 +144,36 @@ def locked_run_directory(out: Path, *, resume: bool) -> Iterator[None]:
                     with suppress(OSError):  # A directory that contains other files remains.
                         folder.rmdir()
             raise
+
+
+@contextmanager
+def replaced_run(out: Path) -> Iterator[None]:
+    """Move the run in `out` away, so that the `with` block can train there, and delete it afterwards.
+
+    If the block ends before the first checkpoint of the new run, the old run is put back. Runs in subdirectories of
+    `out` are not moved. Raises UserError if another process trains in `out`.
+    """
+    if run_status(out) not in ("unfinished", "finished"):
+        yield
+        return
+    folder = out.resolve()
+    old, failed = (folder.with_name(f"{LEFTOVER}{secrets.token_hex(4)}-{folder.name}") for _ in range(2))
+
+    def move(source: Path, target: Path) -> None:
+        target.mkdir(exist_ok=True)
+        for path in [path for path in source.iterdir() if not _holds_runs(path)]:
+            path.rename(target / path.name)
+
+    with locked(out):
+        move(folder, old)
+    try:
+        yield
+    finally:
+        if run_status(out) == "none":
+            move(folder, failed)
+            move(old, folder)
+            shutil.rmtree(failed)
+        shutil.rmtree(old)
 
 
 @contextmanager

@@ -61,16 +61,19 @@ class Progress:
     seconds_left: float
 
     def __str__(self) -> str:
-        return f"{self.fraction:4.0%}  {self.text}"
+        return "  ".join([f"{self.fraction:4.0%}", *self.details, self.left])
 
     @property
-    def text(self) -> str:
-        """Return the progress line without the finished fraction of the run."""
-        loss = "" if self.loss is None else f"loss {self.loss:.4f}  "
-        peak = "" if self.peak is None else f"{self.peak:.0%} of this machine's peak  "
-        waiting = f"{self.waiting:.0%} waiting for data  " if self.waiting >= MIN_WAITING else ""
-        left = _clock(self.seconds_left)
-        return f"step {self.step:,}  {loss}{self.rate:,.0f} {self.unit}/s  {peak}{waiting}{left} left"
+    def left(self) -> str:
+        return f"{_clock(self.seconds_left)} left"
+
+    @property
+    def details(self) -> list[str]:
+        """Return the step, the loss and the speed as texts, the most important first."""
+        loss = [] if self.loss is None else [f"loss {self.loss:.4f}"]
+        peak = [] if self.peak is None else [f"{self.peak:.0%} of this machine's peak"]
+        waiting = [f"{self.waiting:.0%} waiting for data"] if self.waiting >= MIN_WAITING else []
+        return [f"step {self.step:,}", *loss, f"{self.rate:,.0f} {self.unit}/s", *peak, *waiting]
 
 
 ProgressCallback = Callable[[Progress], None]
@@ -96,7 +99,7 @@ class ProgressMeter:
         self._peak: float | None = None
         # time at the end of the first step, and the fraction of the run that was finished then
         self._start: tuple[float, float] | None = None
-        self._reported = time.monotonic()
+        self._reported, self._any_reported = time.monotonic(), False
         self._counted = 0  # number of units (tokens, images, ...) since the first step
         self.loss: float | None = None
         self.waiting = 0.0
@@ -113,14 +116,15 @@ class ProgressMeter:
             self._start = now, fraction
             return
         self._counted += count
-        if self._report is None or now - self._reported < REPORT_SECONDS:
+        is_last = fraction >= 1 and self._any_reported  # so that a bar ends at 100%
+        if self._report is None or (now - self._reported < REPORT_SECONDS and not is_last):
             return
         elapsed, progress = now - self._start[0], fraction - self._start[1]
         if self._peak is None and self._measure_peak is not None:
             self._peak = self._measure_peak()
             now = time.monotonic()
             self._start = now - elapsed, self._start[1]
-        self._reported = now
+        self._reported, self._any_reported = now, True
         left = elapsed * (1 - fraction) / progress if progress > 0 else float("inf")
         rate = self._counted / elapsed
         peak = None if self._peak is None else rate / self._peak
@@ -204,11 +208,12 @@ def read_metrics(path: Path) -> list[JsonObject]:
     return entries
 
 
-def draw_losses(out: Path, *, by_epoch: bool) -> None:
+def draw_losses(out: Path, *, by_epoch: bool, chosen: int | None = None) -> None:
     """Draw loss.png: training and validation loss, and a second plot of the accuracy if the objective measures it.
 
     The x axis shows epochs if each epoch was validated at its end (`by_epoch`), otherwise steps. Training values are
-    means over `log_every` steps, measured in training mode with dropout.
+    means over `log_every` steps, measured in training mode with dropout. A circle marks the validation of the step
+    `chosen`, whose weights are the final ones.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -230,8 +235,13 @@ def draw_losses(out: Path, *, by_epoch: bool) -> None:
         training = [(e["step"] / size, e[in_training]) for e in entries if in_training in e]
         validation = [(e["step"] / size, e["validation"][name]) for e in validations if name in e["validation"]]
         for label, points, marker in (("training", training, ""), ("validation", validation, "o")):
-            if points:
-                axes.plot(*zip(*points, strict=True), label=label, marker=marker, markersize=3)
+            if points:  # A line of one point would be invisible without a marker.
+                axes.plot(
+                    *zip(*points, strict=True), label=label, marker=marker or "o" * (len(points) == 1), markersize=3
+                )
+        ring = [point for point in validation if chosen is not None and point[0] == chosen / size]
+        if ring:
+            axes.plot(*ring[-1], "o", color="C1", markersize=9, fillstyle="none", label="final weights")
         axes.set(xlabel=unit, ylabel=name)
         axes.grid(alpha=0.3)
         if training or validation:
@@ -294,7 +304,7 @@ class RunLog:
         if result.skipped is not None or counters.step % config.log_every:
             return
         now = session.elapsed()
-        seconds = now - self._logged_at
+        seconds, unit = now - self._logged_at, session.objective.unit
         self._meter.loss = counters.window_loss / counters.window_tokens
         accuracy = {"accuracy": counters.window_correct / counters.window_tokens} if result.has_classes else {}
         self._meter.waiting = self._data_wait_seconds / seconds
@@ -302,8 +312,8 @@ class RunLog:
             {
                 "epoch": counters.epoch, "loss": self._meter.loss, **accuracy,
                 "learning_rate": session.learning_rate(counters.step),
-                "gradient_norm": result.gradient_norm, "tokens": counters.tokens,
-                "tokens_per_second": round((counters.tokens - self._logged_tokens) / seconds, 1),
+                "gradient_norm": result.gradient_norm, unit: counters.tokens,
+                f"{unit}_per_second": round((counters.tokens - self._logged_tokens) / seconds, 1),
                 "waiting": round(self._meter.waiting, 4), "seconds": round(session.seconds_before + now, 2),
             }
         )  # fmt: skip

@@ -180,30 +180,31 @@ class TrainingSession:
         assert self.config.metric is not None
         return value < than if self.objective.metrics[self.config.metric] == "lower" else value > than
 
-    def load_final_weights(self) -> tuple[str, dict[str, float]]:
+    def load_final_weights(self) -> tuple[str, int | None, dict[str, float]]:
         """Load the final weights into the model: the last weights, an average, or the best weights by validation.
 
-        Return a description of the final weights, and their validation metrics.
+        Return a description of the final weights, their step (None for an average), and their validation metrics.
         """
         config, counters, model, state = self.config, self.counters, self.model, self.out / "state"
+        step: int | None = counters.step
         values, best, description = {}, counters.best, "last"
         earlier = [s for s in counters.snapshots if s["step"] < counters.step][-(config.average - 1) :]
         if config.average > 1 and earlier:
             last = self.strategy.full_tensors(weights(model), on_all_ranks=True)
             load_weights(model, mean_tensors([state / s["file"] for s in earlier], last))
-            description = f"mean of {len(earlier) + 1}"
+            description, step = f"mean of {len(earlier) + 1}", None
         elif self.ema_weights:
             load_weights(model, self.ema_weights)
-            description = "averaged"
+            description, step = "averaged", None
         elif counters.validated == counters.step:
             values = counters.metrics
         values = values or self.measure()
         if config.metric and best and self._is_better(best["value"], values[config.metric]):
             load_weights(model, load_file(state / best["file"]))
-            description = f"best (step {best['step']:,})"
+            description, step = f"best (step {best['step']:,})", best["step"]
             values = best.get("metrics") or self.measure()
         model.eval()
-        return description, values
+        return description, step, values
 
 
 def _set_checkpointing(model: nn.Module, checkpointing: bool) -> None:

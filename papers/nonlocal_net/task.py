@@ -20,8 +20,9 @@ from manyheads.core.runtime import ComputeConfig, prepare
 from manyheads.data.batching import Lazy
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.models.nonlocal_net import NonLocalNet
-from manyheads.tasks.evaluation import LabelEvaluation, scored_data, values
+from manyheads.tasks.evaluation import scored_data, values
 from manyheads.tasks.images.predictor import ImageClassifier
+from manyheads.tasks.label_evaluation import LabelEvaluation
 from manyheads.training.distributed_map import distributed_map
 from manyheads.training.loss import upcast
 from manyheads.training.objective import Better, Loss
@@ -135,7 +136,9 @@ class ClipClassifier(ImageClassifier):
         places = [f"clip {number:,}" for number in range(1, len(clips) + 1)]
         return LabelEvaluation.of(places, clips.labels, labels, scores, metrics)
 
-    def outcome(self, data: object = None, *, skip_bad_lines: bool = False) -> LabelEvaluation:
+    def outcome(  # type: ignore[override]  # Clips are not in tables, so they have no columns.
+        self, data: object = None, *, skip_bad_lines: bool = False
+    ) -> LabelEvaluation:
         """Evaluate the model on the test clips of its training run.
 
         The data are generated, so no other data can be given.

@@ -11,6 +11,7 @@ import torch
 from manyheads import directory
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.labeled import Labeled, labels_of
+from manyheads.data.readers.splits import working_directory
 from manyheads.data.text.tokenizers import train_word_level
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
@@ -52,7 +53,7 @@ def train(config: ClassificationConfig, run: Run) -> JsonObject:
         check_held_out(config, splits)
         log_splits(source, splits)
         logger.info(source.report(splits))
-        description = source.describe(splits)
+        description = {**source.describe(splits), "directory": working_directory(run.out)}
         add_own_run(description)
         started = time.monotonic()
         model = _fit(config, run, splits.train)

@@ -5,6 +5,7 @@ import re
 import sys
 import tomllib
 from contextlib import closing
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ def without(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
         for name in [*sys.modules, module]:
             if name == module or name.startswith(f"{module}."):
                 monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "manyheads.sklearn", raising=False)
     for generator in ("phrases", "languages", "tags"):
         monkeypatch.delitem(sys.modules, f"manyheads.data.embedded.{generator}", raising=False)
 
@@ -44,7 +46,7 @@ def test_there_are_nine_direct_dependencies() -> None:
 def test_every_extra_named_in_an_error_exists() -> None:
     text = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "manyheads").rglob("*.py"))
     named = set(re.findall(r"extra\(\s*\"(\w+)\"", text)) | set(re.findall(r"manyheads\[(\w+)\]", text))
-    assert {"analysis", "export", "hub", "locales", "parquet", "sentencepiece", "serve", "vision"} <= named
+    assert {"analysis", "export", "hub", "locales", "parquet", "sentencepiece", "serve", "sklearn", "vision"} <= named
     assert named <= set(PROJECT["optional-dependencies"])
 
 
@@ -61,6 +63,7 @@ def test_every_extra_named_in_an_error_exists() -> None:
             lambda folder: draw_confusion(folder / "a.png", ("a", "b"), np.eye(2, dtype=np.int64)),
         ),
         ("sklearn", "vision", lambda _: digits()),
+        ("sklearn", "sklearn", lambda _: import_module("manyheads.sklearn")),
         ("babel", "locales", lambda _: shipped.pairs("en", "it", seed=1, size=1000)),
         ("babel", "locales", lambda _: shipped.languages(seed=2, size=48_000)),
         ("babel", "locales", lambda _: shipped.tagged("de", seed=1, size=8000)),

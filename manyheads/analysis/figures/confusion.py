@@ -4,42 +4,75 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from manyheads.analysis.drawing import save
-from manyheads.errors import extra
+from manyheads.errors import UserError, extra
 from manyheads.files import JsonObject
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.image import AxesImage
+
 COUNTED = 20  # maximum number of labels of a matrix in which each cell shows its count
-COLUMNS = 8  # number of images in a row of the picture of wrongly classified images
+COLUMNS = 8  # number of images or matrices in a row of a picture
+PANELS = 80  # maximum number of labels in a picture with a matrix for each label
 
 
 def draw_confusion(path: str | Path, labels: Sequence[str], counts: NDArray[np.int64]) -> None:
     """Draw a confusion matrix. The color of a cell shows the fraction of the items with this true label.
 
-    counts  number of items for each true label (row) and predicted label (column)
+    counts  number of items for each true label (row) and predicted label (column), (L, L); or a matrix for each label,
+            (L, 2, 2), whose rows and columns mean "no" and "yes"
     """
+    if counts.ndim == 3 and len(labels) > PANELS:
+        raise UserError(
+            f"found {len(labels):,} labels, and a picture has at most {PANELS}: print them by --confusion -"
+        )
     with extra("analysis", "a picture"):
         from matplotlib.figure import Figure
 
-    side = 2.5 + 0.45 * min(len(labels), 40)
-    drawing = Figure(figsize=(side + 1, side), layout="constrained")
-    panel = drawing.subplots()
+    if counts.ndim == 3:
+        width = min(COLUMNS, len(labels))
+        rows = -(-len(labels) // width)
+        drawing = Figure(figsize=(1.9 * width + 0.4, 2.1 * rows + 0.4), layout="constrained")
+        panels = list(drawing.subplots(rows, width, squeeze=False).flat)
+        for panel, label, cells in zip(panels, labels, counts, strict=False):
+            _draw_matrix(panel, ("no", "yes"), cells)
+            panel.set_title(_short(label), fontsize=9, parse_math=False)
+        for panel in panels[len(labels) :]:
+            panel.axis("off")
+        drawing.supxlabel("predicted", fontsize=10)
+        drawing.supylabel("true", fontsize=10)
+    else:
+        side = 2.5 + 0.45 * min(len(labels), 40)
+        drawing = Figure(figsize=(side + 1, side), layout="constrained")
+        panel = drawing.subplots()
+        image = _draw_matrix(panel, labels, counts, rotation=60)
+        drawing.colorbar(image, ax=panel, label="fraction of the true label")
+        panel.set(xlabel="predicted label", ylabel="true label")
+    save(drawing, path)
+
+
+def _draw_matrix(panel: Axes, labels: Sequence[str], counts: NDArray[np.int64], rotation: int = 0) -> AxesImage:
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     image = panel.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    drawing.colorbar(image, ax=panel, label="fraction of the true label")
     style: JsonObject = {"fontsize": min(9, 360 / len(labels)), "parse_math": False}
-    names = [label if len(label) <= 24 else f"{label[:23]}…" for label in labels]
-    panel.set_xticks(range(len(labels)), names, rotation=60, ha="right", **style)
+    names = list(map(_short, labels))
+    panel.set_xticks(range(len(labels)), names, rotation=rotation, ha="right" if rotation else "center", **style)
     panel.set_yticks(range(len(labels)), names, **style)
-    panel.set(xlabel="predicted label", ylabel="true label")
     for (row, column), count in np.ndenumerate(counts if len(labels) <= COUNTED else counts[:0]):
         color = "white" if shares[row, column] > 0.5 else "black"
         panel.text(column, row, f"{count:,}", ha="center", va="center", color=color, fontsize=8)
-    save(drawing, path)
+    return image
+
+
+def _short(label: str) -> str:
+    return label if len(label) <= 24 else f"{label[:23]}…"
 
 
 def draw_sheet(path: str | Path, pictures: Sequence[tuple[Image.Image, str]]) -> None:

@@ -7,6 +7,7 @@
 
 A table (.jsonl, .parquet, .csv, or .tsv with a header line) has one sentence per row: a list of `tokens` (or `words`)
 and a list of `tags` (or `ner_tags`). In .csv and .tsv, a list is written as one cell, with spaces between its items.
+Instead, a row may have a text with labeled spans (`spans.py`). The text is then split by `words_of`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from manyheads.data.readers.rows import (
     skip_option,
     split_blocks,
 )
+from manyheads.data.readers.spans import COLUMNS, as_object, read_spans, tags_of
 from manyheads.data.readers.splits import LONGEST, UTF8, lines
 from manyheads.data.readers.tables import TABLES, class_names, is_table, is_typed, table
 from manyheads.errors import UserError
@@ -252,6 +254,12 @@ def _table(file: str | Path | Rows) -> Iterator[Row[Sentence]]:
     tag_names = {name: class_names(Path(file), name) for name in _TAGS}
 
     def sentence(row: Row[Cells]) -> Sentence:
+        given = next((row.cells[name] for name in _TAGS if name in row.cells), {})
+        if isinstance(given, dict) and (annotated := read_spans(row.cells)) is not None:
+            text, spans = annotated
+            offsets = words_of(text)
+            words = [text[start:end] for start, end in offsets]
+            return _checked(words, tags_of(text, offsets, spans), row.number, step=0)
         sides = []
         for names in (_WORDS, _TAGS):
             name = next((name for name in names if name in row.cells), "")
@@ -260,16 +268,15 @@ def _table(file: str | Path | Rows) -> Iterator[Row[Sentence]]:
             sides.append([known[i] if isinstance(i, int) and 0 <= i < len(known) else i for i in side])
         words, tags = ([item for item in side if isinstance(item, str)] for side in sides)
         if [words, tags] != sides:
-            raise BadRow(
-                f"expected lists under {' or '.join(map(repr, _WORDS))} and {' or '.join(map(repr, _TAGS))}", _LISTS
-            )
+            named = " and ".join(" or ".join(map(repr, names)) for names in (_WORDS, _TAGS))
+            raise BadRow(f"expected lists under {named}", f"{_LISTS}, or a text with spans under 'label' or 'entities'")
         if len(words) != len(tags) or not words:
             raise BadRow(f"found {len(words):,} words but {len(tags):,} tags", _LISTS)
         if not all(map(str.strip, words)):
             raise BadRow("found a blank word", _LISTS)
         return _checked(words, tags, row.number, step=0)
 
-    return parse_rows(table(file, columns=(*_WORDS, *_TAGS)), sentence)
+    return parse_rows(map(as_object, table(file, columns=(*_WORDS, *_TAGS, *COLUMNS))), sentence)
 
 
 def _checked(words: list[str], tags: list[str], line: int, *, step: int) -> Sentence:

@@ -91,7 +91,7 @@ class Corpus:
     @property
     def state(self) -> State:
         """Name, size and modification time of each file; they reveal whether a file has changed."""
-        status = ((str(file.absolute()), file.stat()) for file in self.files)
+        status = ((file.name, file.stat()) for file in self.files)
         return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in status]
 
     def check(self, survey: Survey) -> None:
@@ -175,7 +175,7 @@ def digest_texts(pieces: Iterable[Piece]) -> Digests:
 
 
 def files_of(corpus: str) -> list[Path]:
-    """Return the absolute paths of the files of a corpus: one file, files joined by commas, or those of a directory.
+    """Return the paths of the files of a corpus: one file, files joined by commas, or those of a directory.
 
     Raises FileNotFoundError for a path that is neither a file nor a directory.
     """
@@ -189,7 +189,7 @@ def files_of(corpus: str) -> list[Path]:
             file for file in all_files if not any(part.startswith(".") for part in file.relative_to(name).parts)
         ]
         files += _without_others(visible_files) if name.is_dir() else [name]
-    return [file.absolute() for file in files]
+    return files
 
 
 def _without_others(files: list[Path]) -> list[Path]:

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Collection, Iterable
 
-from manyheads.data.readers.rows import BadRow
+from manyheads.data.readers.rows import BadRow, Cells
 from manyheads.errors import UserError
 from manyheads.files import parse_json
 
@@ -21,6 +21,7 @@ SEPARATED = f"separate the labels with {SEPARATOR}, or write a list such as ['a'
 OTHERS = re.compile("[,;]")  # separators that other tools use
 _FLAGS = {"0", "1", "0.0", "1.0", "False", "True"}
 _FLAG_TEXT = re.compile(r"[01](\s*[,;\s]\s*[01])+")
+_TRUE = ("1", "1.0", "True")
 _JOINED = re.compile(r"""['"]\s+['"]""")  # strings without a comma between them, as NumPy prints them
 
 
@@ -43,6 +44,20 @@ def labels_in(value: object, name: str) -> list[object]:
     if flags or any(isinstance(label, str) and _FLAG_TEXT.fullmatch(label.strip()) for label in labels):
         raise BadRow(f"{name!r} has a zero or one for each label", f"write the names of the labels; {SEPARATED}")
     return labels
+
+
+def label_cell(cells: Cells, column: str | tuple[str, ...]) -> object:
+    """Return the cell of the label column. For several columns, return the names of the columns with a 1.
+
+    Raises BadRow for a cell of several columns that is neither 0 nor 1.
+    """
+    if isinstance(column, str):
+        return cells.get(column)
+    flags = {name: str(cells.get(name)).strip().capitalize() for name in column}
+    for name, flag in flags.items():
+        if flag not in _FLAGS:
+            raise BadRow(f"expected 0 or 1 in {name!r}, found {repr(cells.get(name))[:40]}", "write 0 or 1")
+    return [name for name, flag in flags.items() if flag in _TRUE]
 
 
 def listed_in(text: str) -> list[object] | tuple[object, ...] | set[object] | None:

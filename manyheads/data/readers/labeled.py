@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import ClassVar, Protocol, Self, TypeVar, cast, get_args
 
 from manyheads.core.config import LabelType, TargetKind
+from manyheads.data.readers import label_lists
 from manyheads.data.readers.class_folders import text_files
 from manyheads.data.readers.dataset import Dataset
-from manyheads.data.readers.label_lists import OTHERS, SEPARATED, SEPARATOR, check_separators, labels_in, listed_in
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.rows import BadRow, Cells, Row, parse_rows, skip_option, text_fault
 from manyheads.data.readers.splits import Data
@@ -67,14 +67,17 @@ D = TypeVar("D", bound=LabeledItems)
 class Columns:
     """Names of the table columns, if they differ from the default names.
 
-    text   column of the text, or of the first text of a pair; None: the default name
-    pair   column of the second text; None: the default name
-    label  column of the label; None: the default name
+    text    column of the text, or of the first text of a pair; None: the default name
+    pair    column of the second text; None: the default name
+    label   column of the label; None: the default name. For several labels per text, also a list of columns with a
+            zero or one for each label, whose names are the labels
+    weight  column of the factors of the training loss of each item; None: all items have the same weight
     """
 
     text: str | None = None
     pair: str | None = None
-    label: str | None = None
+    label: str | tuple[str, ...] | None = None
+    weight: str | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -89,9 +92,10 @@ class Labeled(Dataset):
     numbered      mapping from each label number in the file to the label name
     target        kind of label: one class, several classes, or a number
     label_type    type that the labels have in the file or in memory; `labels` always contains strings
+    weights       factor of the training loss of each item. Empty if all items have the same weight
     """
 
-    columns: ClassVar[tuple[str, ...]] = ("texts", "labels", "second_texts", "files")
+    columns: ClassVar[tuple[str, ...]] = ("texts", "labels", "second_texts", "files", "weights")
 
     texts: list[str]
     labels: list[str]
@@ -100,6 +104,7 @@ class Labeled(Dataset):
     numbered: dict[str, str] = field(default_factory=dict)
     target: TargetKind = "classes"
     label_type: LabelType = "str"
+    weights: list[float] = field(default_factory=list)
 
     def place(self, index: int) -> str:
         return str(self.files[index]) if self.files else super().place(index)
@@ -137,23 +142,28 @@ def read_labeled(
     numbered: dict[str, str] = {}
     types = set[type]()
     scores: list[str] = []  # file and line of each fractional number in the label column
-    selected: tuple[str, str | None, str] | None = None
+    selected: tuple[str, str | None, str | tuple[str, ...], str | None] | None = None
+    weights: list[float] = []
 
     def item(row: Row[Cells]) -> tuple[str, ...]:
         nonlocal selected
         # The first row without a fault determines the names of the columns.
         selected = selected or _choose(columns or Columns(), row)
-        text, pair, label = selected
-        if target == "classes" and (fault := score_fault(row.cells.get(label), label)):
+        text, pair, label, weight = selected
+        value, column = label_lists.label_cell(row.cells, label), label if isinstance(label, str) else "label"
+        if target == "classes" and (fault := score_fault(value, column)):
             scores.append(row.place)
             raise BadRow(*fault)
         texts = [text_of(row.cells, name) for name in (text, pair) if name is not None]
         if target != "classes":
-            return (texts[0], parse_target(row.cells.get(label), label, names, target, types), *texts[1:])
-        written, name = _label(row.cells.get(label), label, names)
-        types.add(type(row.cells[label]))
-        if written != name:
-            numbered[written] = name
+            name = parse_target(value, column, names if isinstance(label, str) else (), target, types)
+        else:
+            written, name = _label(value, column, names)
+            types.add(type(value))
+            if written != name:
+                numbered[written] = name
+        if weight is not None:
+            weights.append(_weight(row.cells.get(weight), weight))
         return (texts[0], name, *texts[1:])
 
     rows = parse_rows(table(path), item)
@@ -161,8 +171,9 @@ def read_labeled(
     if len(scores) > len(labeled):
         raise UserError(f"{scores[0]}: {len(scores):,} labels are not integers; {SCORES}")
     if target == "multi-label":
-        check_separators(label_sets(labeled.labels, target), names, path)
-    return replace(labeled, numbered=numbered, target=target, label_type=common_type(types, names))
+        label_lists.check_separators(label_sets(labeled.labels, target), names, path)
+    kind = common_type(types, names)
+    return replace(labeled, numbered=numbered, target=target, label_type=kind, weights=weights)
 
 
 def parse_target(value: object, name: str, names: Sequence[str], target: TargetKind, types: set[type]) -> str:
@@ -188,15 +199,15 @@ def parse_target(value: object, name: str, names: Sequence[str], target: TargetK
             raise BadRow(f"expected a number in {name!r}, found {repr(value)[:40]}", "write a number")
         return repr(float(value))
     try:
-        values = labels_in(value, name)
+        values = label_lists.labels_in(value, name)
         labels = [_label(label, name, names)[1] for label in values]
     except BadRow as bad:
-        separated = names and isinstance(value, str) and OTHERS.search(value)
-        raise BadRow(bad.fault, SEPARATED) if separated else bad from None
-    if any(SEPARATOR in label for label in labels):
-        raise BadRow(f"a label in {name!r} contains {SEPARATOR!r}", "write it without")
+        separated = names and isinstance(value, str) and label_lists.OTHERS.search(value)
+        raise BadRow(bad.fault, label_lists.SEPARATED) if separated else bad from None
+    if any(label_lists.SEPARATOR in label for label in labels):
+        raise BadRow(f"a label in {name!r} contains {label_lists.SEPARATOR!r}", "write it without")
     types.update(map(type, values))
-    return SEPARATOR.join(label_order(labels))
+    return label_lists.SEPARATOR.join(label_order(labels))
 
 
 def common_type(types: Collection[type], names: Collection[str]) -> LabelType:
@@ -213,7 +224,7 @@ def common_type(types: Collection[type], names: Collection[str]) -> LabelType:
 def label_sets(labels: Iterable[str], target: TargetKind) -> list[tuple[str, ...]]:
     """Return a tuple of labels for each item. For a regression, all tuples are empty."""
     if target == "multi-label":
-        return [tuple(label.split(SEPARATOR)) if label else () for label in labels]
+        return [tuple(label.split(label_lists.SEPARATOR)) if label else () for label in labels]
     return [(label,) if target == "classes" else () for label in labels]
 
 
@@ -303,13 +314,15 @@ def text_columns(columns: Columns, available: Collection[str]) -> tuple[str | No
     return pairs[0] if pairs else (next((name for name in TEXTS if name in available), None), None)
 
 
-def _choose(columns: Columns, row: Row[Cells]) -> tuple[str, str | None, str]:
+def _choose(columns: Columns, row: Row[Cells]) -> tuple[str, str | None, str | tuple[str, ...], str | None]:
     """Find the columns of a table.
 
-    Return the names of the text column, the second text column (or None) and the label column.
+    Return the names of the text column, the second text column (or None), the label column or columns, and the weight
+    column (None if the table has none, such as test data).
     """
     available = list(row.cells)
-    for name in (columns.text, columns.pair, columns.label):
+    labels = columns.label if isinstance(columns.label, tuple) else (columns.label,)
+    for name in (columns.text, columns.pair, *labels):
         if name is not None and name not in available:
             raise UserError(f"{row.place}: expected a column {name!r}, found {', '.join(map(repr, available))}")
     text, pair = text_columns(columns, available)
@@ -321,7 +334,14 @@ def _choose(columns: Columns, row: Row[Cells]) -> tuple[str, str | None, str]:
             " the columns in a header line, or set columns.text=NAME columns.label=NAME (and columns.pair=NAME); for"
             " evaluation, pass --columns text=NAME,label=NAME"
         )
-    return text, pair, label
+    return text, pair, label, columns.weight if columns.weight in available else None
+
+
+def _weight(value: object, name: str) -> float:
+    weight = float(parse_target(value, name, (), "regression", set()))
+    if weight < 0:
+        raise BadRow(f"expected a weight of 0 or more in {name!r}, found {weight:g}", "correct it")
+    return weight
 
 
 def text_of(cells: Cells, name: str) -> str:
@@ -338,7 +358,7 @@ def _label(value: object, name: str, names: Sequence[str]) -> tuple[str, str]:
     """
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # The table library reads a column of integers with missing values as floats.
-    if isinstance(value, list | tuple) or (isinstance(value, str) and listed_in(value) is not None):
+    if isinstance(value, list | tuple) or (isinstance(value, str) and label_lists.listed_in(value) is not None):
         raise BadRow(f"{name!r} has a list of labels", SEVERAL)
     if isinstance(value, bool) and len(names) == 2 and str(value) not in names:
         value = int(value)  # False and True are the indices 0 and 1 of two names.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,6 +21,7 @@ from manyheads.errors import UserError
 
 logger = logging.getLogger(__name__)
 
+PATHS = ("data", "validation", "test")  # settings with the paths of a run's data
 LOG_SECONDS = 5.0  # seconds between two log lines of a phase that reads much data
 # pair of strings: the fault of an item, and a hint on how to correct it
 UTF8 = (
@@ -148,15 +151,28 @@ def same_place(one: str | None, other: str | None) -> bool:
     return one is not None and other is not None and Path(one) == Path(other)
 
 
-def absolute(corpus: str) -> str:
-    """Make the paths in the name of a corpus absolute.
+def working_directory(run: Path) -> str:
+    """Return the working directory relative to a run directory. Records of a run contain no absolute path."""
+    return os.path.relpath(os.getcwd(), os.path.realpath(run))
 
-    The name may be one path, a prefix, or several paths ("a.en,b.de").
+
+def from_here(corpus: str, run: Path, directory: str) -> str:
+    """Return the name of a run's corpus, so that it is valid in the working directory of this process.
+
+    The name may be one path, a prefix, or several paths ("a.en,b.de"). A path that does not exist there, because the
+    run was moved, is returned unchanged.
+
+    directory  path in which the name was valid, relative to the run directory (`working_directory`)
     """
-    parts = parts_of(corpus)
-    if len(parts) > 1 and all(part.exists() for part in parts):
-        return ",".join(str(part.absolute()) for part in parts)
-    return str(Path(corpus).absolute())
+    start = Path(os.path.realpath(run), directory)
+
+    def moved(part: Path) -> str:
+        place = Path(os.path.relpath(start / part))
+        found = not part.is_absolute() and any(place.parent.glob(f"{glob.escape(place.name)}*"))
+        return str(place if found else part)
+
+    whole = "," not in corpus or (start / corpus).exists()
+    return ",".join(moved(Path(part.strip())) for part in ([corpus] if whole else corpus.split(",")))
 
 
 def hold_out(

@@ -108,7 +108,8 @@ class LabeledSource(ClassSource[Labeled]):
 
     @property
     def label_columns(self) -> tuple[str, ...]:
-        return LABELS if self.columns.label is None else (self.columns.label,)
+        label = self.columns.label
+        return label if isinstance(label, tuple) else LABELS if label is None else (label,)
 
     def splits_in(self, folder: Path) -> Splits:
         """Find the splits of a directory among its tables; if it contains no tables, among its class folders."""
@@ -140,7 +141,12 @@ class LabeledSource(ClassSource[Labeled]):
         return with_labels(data, labels_of(train.labels, train.target), skip_bad_lines=self.skip_bad_lines)
 
     def content(self, data: Labeled, split: str) -> list[str]:
-        return [*data.inputs, *data.labels]
+        return [*data.inputs, *data.labels, *map(str, data.weights)]
+
+    def check_training(self, train: Labeled) -> None:
+        super().check_training(train)
+        if (name := self.columns.weight) and not train.weights:
+            raise UserError(f"{train.file}: found no column {name!r} with the weight of each item")
 
     def describe(self, splits: SplitData[Labeled]) -> JsonObject:
         """Return the description of the splits for result.json, which also states whether items are pairs of texts."""

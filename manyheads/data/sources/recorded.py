@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from manyheads.core.config import check_fields
 from manyheads.data.images.files import Columns as ImageColumns
 from manyheads.data.images.source import ImageSource
 from manyheads.data.readers.labeled import Columns
-from manyheads.data.readers.splits import Data
+from manyheads.data.readers.splits import PATHS, Data, from_here
 from manyheads.data.readers.text_pairs import PairColumns
 from manyheads.data.sources.corpora import (
     LabeledSource,
@@ -84,11 +85,12 @@ class RecordedData(Generic[D]):
         )
 
 
-def recorded_data(record: JsonMapping, *more: type[Source[Any]]) -> RecordedData[Any] | None:
+def recorded_data(record: JsonMapping, *more: type[Source[Any]], run: Path | None = None) -> RecordedData[Any] | None:
     """Return the data that a run's `result.json` describes, without opening them. None for an unknown kind of data.
 
     record  content of result.json
     more    classes of data sources outside of this package, in addition to those in `KINDS`
+    run     run directory. Relative paths of the data then lead from it to the data, in any working directory
 
     Raises UserError if the record is damaged, or if an earlier version wrote it.
     """
@@ -102,6 +104,8 @@ def recorded_data(record: JsonMapping, *more: type[Source[Any]]) -> RecordedData
             return None
         # The record names the path of each split, so these paths must not be searched for splits.
         values = {**data, "whole": True}
+        if run is not None and "directory" in data:
+            values |= {name: from_here(values[name], run, data["directory"]) for name in PATHS if values.get(name)}
         if "columns" in values:
             columns: type[Any] = {"images": ImageColumns, "text-pairs": PairColumns}.get(kind, Columns)
             values["columns"] = columns(**values["columns"])

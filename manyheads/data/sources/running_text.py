@@ -121,7 +121,7 @@ class TextSource(_FileSource[Texts]):
 
     def names_in(self, folder: Path) -> list[str]:
         used = files_of(str(folder))
-        return [path.name for path in visible(folder) if path.is_dir() or path.absolute() in used]
+        return [path.name for path in visible(folder) if path.is_dir() or path in used]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from typing import ClassVar, Generic, TypeVar
 from manyheads.data.readers.compressed import format_suffix
 from manyheads.data.readers.memory import IN_MEMORY, Rows
 from manyheads.data.readers.roles import describe_roles, splits_among
-from manyheads.data.readers.splits import Data, SplitData, Splits, absolute, folder_of, only_test, parts_of, same_place
+from manyheads.data.readers.splits import Data, SplitData, Splits, folder_of, only_test, parts_of, same_place
 from manyheads.data.readers.tables import TABLES
 from manyheads.data.sources.holding_out import held_out_line
 from manyheads.errors import UserError, shown
@@ -269,8 +269,7 @@ class Source(ABC, Generic[D]):
         settings = {name: value for name, value in asdict(replace(self, memory={})).items() if name not in UNRECORDED}
         found = Splits(None, self.validation, []) if self.memory else self.splits()
         for split, path in found.by_role.items():
-            place = path if path is None or path.startswith(HUB) else absolute(path)
-            settings["data" if split == "train" else split] = place
+            settings["data" if split == "train" else split] = path
         return {
             "kind": self.kind,
             **settings,

@@ -36,9 +36,11 @@ export const VERBS = {
       if (ranked.length === 0 || ranked.value === null) return desk.show(said("Enter a text to classify."));
       if (ranked.value !== undefined) desk.show(said(ranked.value.toFixed(4)));
       else {
-        const predicted = several ? ranked.filter(({ probability }) => probability >= card.threshold) : ranked.slice(0, 1);
-        const rows = ranked.slice(0, Math.max(8, predicted.length)).map(({ label, probability }) => ({ name: label, value: probability }));
-        if (several) rows.splice(predicted.length, 0, { name: "threshold", said: percent(card.threshold), mark: true });
+        const limits = several && typeof card.threshold === "object" ? card.threshold : null; // a threshold for each label
+        const predicted = several ? ranked.filter(({ label, probability }) => probability >= (limits ? limits[label] : card.threshold)) : ranked.slice(0, 1);
+        const ordered = [...predicted, ...ranked.filter((each) => !predicted.includes(each))].slice(0, Math.max(8, predicted.length));
+        const rows = ordered.map(({ label, probability }) => ({ name: limits ? `${label} (from ${percent(limits[label])})` : label, value: probability }));
+        if (several) rows.splice(predicted.length, 0, { name: limits ? "below their thresholds" : "threshold", said: limits ? "" : percent(card.threshold), mark: true });
         desk.show(said(predicted.map(({ label }) => label).join(", ") || "No label is over the threshold."), ranking(null, rows));
       }
       desk.look(image !== undefined ? { image } : { text, ...(pair ? { pair } : {}) });

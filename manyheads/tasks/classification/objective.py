@@ -25,6 +25,7 @@ from manyheads.core.interface import Model
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy, balanced_rows, token_batches
 from manyheads.data.readers.labeled import Labeled
+from manyheads.errors import UserError
 from manyheads.models.gpt import GPT
 from manyheads.tasks.encoding import Encoded, encode
 from manyheads.tasks.evaluation import values
@@ -39,12 +40,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Batch:
-    """Batch of padded texts: token ids (B, T), lengths (B,), segments (B, T) for pairs, and labels as in `Target`."""
+    """Batch of padded texts: token ids (B, T), lengths (B,), segments (B, T) for pairs, and labels as in `Target`.
+
+    weights  factor of the loss of each text, (B,); None: all factors are 1
+    """
 
     ids: Tensor
     lengths: Tensor
     segments: Tensor | None
     labels: Tensor
+    weights: Tensor | None
 
     @property
     def items(self) -> int:
@@ -83,6 +88,7 @@ class ClassificationObjective(TextObjective[Model[Config], Labeled]):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._texts, self._labels = self._encoded(self.train), self.target.truth(self.train)
+        self._weights = _relative(self.train.weights)
         self._validation_texts, self._targets = self._encoded(self.validation), self.target.truth(self.validation)
         forward = self.model.hidden if isinstance(self.model, GPT) and self.auxiliary else self.model.forward
         self._forward = self.compute.compile(forward)
@@ -115,7 +121,8 @@ class ClassificationObjective(TextObjective[Model[Config], Labeled]):
         return Lazy(rows if drawn is None else [drawn[batch] for batch in rows], self._batch)
 
     def _batch(self, rows: NDArray[np.int64]) -> Batch:
-        return Batch(*self._texts.batch(rows.tolist(), padding_id(self.model)), self._labels[rows])
+        weights = None if self._weights is None else self._weights[rows]
+        return Batch(*self._texts.batch(rows.tolist(), padding_id(self.model)), self._labels[rows], weights)
 
     def loss(self, batch: Batch) -> Loss:
         counts, batch = batch.counts, moved(batch, self.compute.device)
@@ -128,7 +135,8 @@ class ClassificationObjective(TextObjective[Model[Config], Labeled]):
             others: tuple[LossPart, ...] = (LossPart(next_tokens, counts[1]),)
         else:
             logits, others = self._forward(batch.ids, batch.lengths, batch.segments), ()  # (B, L)
-        return Loss(self.target.loss(logits, labels), batch.items, self.target.correct(logits, labels), others)
+        total = self.target.loss(logits, labels, batch.weights)
+        return Loss(total, batch.items, self.target.correct(logits, labels), others)
 
     def validate(self) -> dict[str, float]:
         """Return the validation loss per text and the metrics of the target."""
@@ -139,6 +147,15 @@ class ClassificationObjective(TextObjective[Model[Config], Labeled]):
 
     def save(self, out: Path) -> str:
         return directory.save(out, self.model, self.tokenizer, label_type=self.target.label_type)
+
+
+def _relative(weights: Sequence[float]) -> Tensor | None:
+    """Return the weights of items with the mean 1, so that their scale has no effect; None if there are none."""
+    if not weights:
+        return None
+    if not sum(weights):
+        raise UserError("the weights of all training items are 0: expected a number above 0")
+    return torch.tensor(weights) * (len(weights) / sum(weights))
 
 
 def _next_token_loss(model: GPT, hidden: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:

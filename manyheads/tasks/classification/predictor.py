@@ -19,7 +19,6 @@ from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.labeled import Columns, Labeled
 from manyheads.data.text.text_faults import ItemError
 from manyheads.errors import UserError, shown
-from manyheads.files import JsonObject
 from manyheads.interop.labels import LabelValue
 from manyheads.tasks.classification.objective import label_logits
 from manyheads.tasks.encoding import Encoded, encode
@@ -198,8 +197,6 @@ class Classifier(TextPredictor[Model[Config]], Reranker):
             >>> sorted(outcome.metrics)
             ['accuracy', 'f1', 'macro_f1', 'mcc']
         """
-        if columns is not None and data is None:
-            raise UserError("columns apply only to other test data: give the data, too, with --data")
         return self.evaluate(
             self._test_data(data, columns, skip_bad_lines),
             truncate=truncate or record_of(self.path).get("truncate", False),
@@ -222,10 +219,10 @@ class Classifier(TextPredictor[Model[Config]], Reranker):
     def _test_data(self, data: object, columns: Columns | None, skip_bad_lines: bool) -> Labeled:
         from manyheads.data.sources.corpora import LabeledSource
 
-        settings: JsonObject = {"target": self.target.kind} | ({} if columns is None else {"columns": columns})
         labeled: Labeled = scored_data(
-            self.path, data, LabeledSource(), skip_bad_lines=skip_bad_lines, labels=self.target.labels, **settings
-        )
+            self.path, data, LabeledSource(), skip_bad_lines=skip_bad_lines, labels=self.target.labels, columns=columns,
+            target=self.target.kind,
+        )  # fmt: skip
         if data is not None and labeled.numbered:
             pairs = shown(f"{number} for {name}" for number, name in sorted(labeled.numbered.items()))
             logger.warning(f"{labeled.file or 'data'}: using numeric labels as indices of label names: {pairs}")

@@ -27,7 +27,8 @@ class ClassificationConfig(TargetConfig):
                   columns text and label, or sentence1, sentence2 and label (other names: `columns`); or
                   a directory with train, val and test folders, each with a folder of .txt files for every label; None:
                   the embedded corpus with about `size` training phrases
-    columns       names of the columns of a table: columns.text, columns.pair and columns.label
+    columns       names of the columns of a table: columns.text, columns.pair, columns.label and columns.weight. For
+                  target=multi-label, columns.label may be a list of columns with a zero or one for each label
     size          approximate number of training phrases of the embedded corpus
     items         number of training texts or pairs, sampled with the seed; None: all
     preset        name of the model preset; `model` overrides single fields of it. None: the user must give an initial
@@ -66,6 +67,10 @@ class ClassificationConfig(TargetConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if isinstance(self.columns.label, tuple):
+            if self.target != "multi-label":
+                raise UserError("columns.label has several columns: expected target=multi-label")
+            object.__setattr__(self, "names", self.names or self.columns.label)
         if self.max_length is not None and self.max_length > self.batch_tokens:
             raise UserError(f"max_length is {self.max_length}: expected at most {self.batch_tokens}, the batch_tokens")
 

@@ -18,6 +18,7 @@ from manyheads.data.readers.splits import SplitData
 from manyheads.data.sources.corpora import LabeledSource
 from manyheads.data.text.tokenizers import PAD, train_bpe, train_word_level
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 from manyheads.models.bert import Bert
 from manyheads.models.gpt import GPT
 from manyheads.models.presets import build, preset_for_data
@@ -32,6 +33,7 @@ from manyheads.tasks.classification.predictor import Classifier
 from manyheads.tasks.classification.recipes import ClassificationConfig
 from manyheads.tasks.classification.special_tokens import START, add_classifier_tokens
 from manyheads.tasks.encoding import encode
+from manyheads.tasks.evaluation import EvaluationResult
 from manyheads.tasks.targets import build_target
 from manyheads.training.record import Metrics
 
@@ -90,10 +92,19 @@ class Classification(DataTask[ClassificationConfig, Labeled]):
         training, identity = fine_tuning(config.training, run, config.tuned), {"labels": list(labels)}
         return Job(model, training, objective, flops=_flops(objective), identity=identity, record=record)
 
+    def calibrate(self, validation: Labeled, compute: ComputeConfig) -> JsonObject:
+        if not self._target.calibrates:
+            return {}
+        self._target = self._target.calibrated_by(self._outcome(validation, compute))
+        return {"threshold": self._target.threshold}
+
     def score(self, held: Labeled, compute: ComputeConfig) -> Metrics:
+        return self._outcome(held, compute).metrics
+
+    def _outcome(self, data: Labeled, compute: ComputeConfig) -> EvaluationResult:
         classifier = Classifier(directory.load(self.run.out), compute)
         classifier.target = replace(self._target, weights=None)
-        return classifier.evaluate(held, truncate=self.config.truncate).metrics
+        return classifier.evaluate(data, truncate=self.config.truncate)
 
     def example(self, held: Labeled) -> list[str]:
         if held.second_texts is None:

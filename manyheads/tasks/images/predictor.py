@@ -26,6 +26,7 @@ from manyheads.core.runtime import ComputeConfig
 from manyheads.core.tap import tapped
 from manyheads.data.images.checking import open_image
 from manyheads.data.images.decoding import plain_image
+from manyheads.data.images.files import Columns
 from manyheads.data.images.labeled_images import ImageData
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.source import ImageSource
@@ -316,15 +317,18 @@ class ImageClassifier(ImageEncoder):
         metrics = image_metrics(self.target, logits, torch.from_numpy(loader.labels))
         return replace(self.target.evaluation(places, data, logits, metrics), image=data.image)
 
-    def outcome(self, data: object = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
+    def outcome(
+        self, data: object = None, *, skip_bad_lines: bool = False, columns: Columns | None = None
+    ) -> EvaluationResult:
         """Evaluate the model on the test data of its training run, or on other data.
 
-        data  data in any image format that training reads, or a directory with a test split
+        data     data in any image format that training reads, or a directory with a test split
+        columns  names of the columns in `data`, if it is a table; None: the names in the training data
         """
         return self.evaluate(
             scored_data(
                 self.path, data, ImageSource(), skip_bad_lines=skip_bad_lines, labels=self.target.labels,
-                target=self.target.kind,
+                columns=columns, target=self.target.kind,
             )
         )  # fmt: skip
 

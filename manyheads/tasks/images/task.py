@@ -95,9 +95,19 @@ class ImageClassification(DataTask[ImageConfig, ImageData]):
         record = {**config.target_record, **({"distillation": self._distillation} if teacher else {})}
         return Job(model, config.training, objective, flops=flops, identity=identity, record=record)
 
-    def score(self, held: ImageData, compute: ComputeConfig) -> Metrics:
+    def _classifier(self, compute: ComputeConfig) -> ImageClassifier:
         classifier = ImageClassifier(directory.load(self.run.out), compute)
         classifier.target = replace(self._target, weights=None, smoothing=0.0)
+        return classifier
+
+    def calibrate(self, validation: ImageData, compute: ComputeConfig) -> JsonObject:
+        if not self._target.calibrates:
+            return {}
+        self._target = self._target.calibrated_by(self._classifier(compute).evaluate(validation))
+        return {"threshold": self._target.threshold}
+
+    def score(self, held: ImageData, compute: ComputeConfig) -> Metrics:
+        classifier = self._classifier(compute)
         result = classifier.evaluate(held)
         if self.config.teacher is not None:
             taught = ImageClassifier(directory.load(self.config.teacher), compute).evaluate(held)

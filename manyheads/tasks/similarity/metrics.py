@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from manyheads.data.readers.text_pairs import TextPairs
-from manyheads.tasks.targets import regression_metrics
+from manyheads.tasks.label_metrics import regression_metrics
 from manyheads.training.record import Metrics
 
 CHUNK_ROWS = 512  # number of texts that are compared with all candidates at once

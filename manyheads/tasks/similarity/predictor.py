@@ -14,7 +14,6 @@ from manyheads.calls import checked_methods
 from manyheads.data.readers.text_pairs import PairColumns, TextPairs
 from manyheads.data.sources.corpora import TextPairSource
 from manyheads.data.text.text_faults import ItemError
-from manyheads.files import JsonObject
 from manyheads.models.bert import Bert
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.predictor import TextPredictor
@@ -85,6 +84,5 @@ class Encoder(TextPredictor[Bert], Reranker):
         truncate  true: cut texts that are longer than the model's limit; always true if long texts were cut in training
         columns   names of the columns in `data`; None: the names in the training data
         """
-        settings: JsonObject = {} if columns is None else {"columns": columns}
-        items = scored_data(self.path, data, TextPairSource(), skip_bad_lines=skip_bad_lines, **settings)
+        items = scored_data(self.path, data, TextPairSource(), skip_bad_lines=skip_bad_lines, columns=columns)
         return self.evaluate(items, truncate=truncate or record_of(self.path).get("truncate", False))

@@ -12,7 +12,7 @@ from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.conll import Tagged, words_of
 from manyheads.data.text.text_faults import check_texts
 from manyheads.data.text.windows import word_windows
-from manyheads.files import JsonObject
+from manyheads.displays import Table
 from manyheads.models.bert import Bert
 from manyheads.models.bert_features import BertFeatures
 from manyheads.tasks.evaluation import Counts, EvaluationResult, record_of, scored_data
@@ -80,13 +80,13 @@ class EntityEvaluation(EvaluationResult):
 
     counts: dict[str, Counts]
 
-    def by_label(self) -> list[JsonObject]:
+    def by_label(self) -> Table:
         """Return the entity count, precision, recall and F1 of each entity type, then their averages.
 
         The macro average weights all types alike, the weighted average each type by its number of entities.
         """
         kinds = [(kind, counts) for kind, counts in self.counts.items() if kind]
-        rows = [counts.row(kind or "micro avg") for kind, counts in [*kinds, ("", self.counts[""])]]
+        rows = Table(counts.row(kind or "micro avg") for kind, counts in [*kinds, ("", self.counts[""])])
         items = [row["items"] for row in rows[:-1]]
         for name, weights in (("macro avg", [1] * len(items)), ("weighted avg", items)):
             means = {

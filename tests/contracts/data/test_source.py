@@ -12,6 +12,7 @@ import pytest
 
 import lab.records
 from manyheads.data.readers.labeled import Columns
+from manyheads.data.readers.splits import SplitData, working_directory
 from manyheads.data.sources.corpora import LabeledSource, ParallelSource, QuestionSource, TaggedSource
 from manyheads.data.sources.recorded import KINDS, recorded_data
 from manyheads.data.sources.running_text import DocumentSource, TextSource
@@ -71,6 +72,11 @@ def running(folder: Path, skip: bool = False) -> TextSource:
     return TextSource(skip_bad_lines=skip, column="body", share=0.2, data=data)
 
 
+def recorded(source: Source[Any], splits: SplitData[Any]) -> dict[str, Any]:
+    """Return the record of the run runs/a, which was started in the working directory."""
+    return {"data": {**source.describe(splits), "directory": working_directory(Path("runs/a"))}}
+
+
 SOURCES: list[Callable[..., Source[Any]]] = [parallel, labeled, tagged, running, questions]
 LABELS = {"labeled": ("no", "yes"), "tagged": ("O", "B-X")}
 
@@ -85,21 +91,22 @@ def test_a_saved_description_reads_the_same_splits(
     monkeypatch.chdir(tmp_path)
     source = type(source)(**{**source.__dict__, "data": "data"})
     splits = source.read()
-    record = json.loads(json.dumps({"data": source.describe(splits)}))
+    record = json.loads(json.dumps(recorded(source, splits)))
     assert "validation" in source.report(splits)
+    contents = {split: [*source.content(data, split)] for split, data in splits.known.items()}
     monkeypatch.chdir("/")
-    again = recorded_data(record)
+    again = recorded_data(record, run=tmp_path / "runs" / "a")
     assert again is not None
     assert type(again.source) is type(source)
     labels = LABELS.get(source.kind, ())
-    for split, data in splits.known.items():
-        if split != "train":
-            assert [*source.content(again.read(split, labels=labels), split)] == [*source.content(data, split)]
+    for split in contents.keys() - {"train"}:
+        assert [*source.content(again.read(split, labels=labels), split)] == contents[split]
     other = again.source.read_other(str(tmp_path / "data"), labels=labels)
-    assert [*source.content(other, "test")] == [*source.content(splits.test, "test")]
+    assert [*source.content(other, "test")] == contents["test"]
     (file,), (train,) = ((tmp_path / "data").glob(f"{split}.*") for split in ("test", "train"))
     file.write_text(train.read_text())
-    with pytest.raises(ValueError, match=rf"{file}: the test data changed since the run; .*--data {file}"):
+    name = str(file).removeprefix("/")  # relative to the working directory
+    with pytest.raises(ValueError, match=rf"^{name}: the test data changed since the run; .*--data {name}"):
         again.read("test", labels=labels)
     file.unlink()
     with pytest.raises(FileNotFoundError, match="no such file"):
@@ -110,9 +117,9 @@ def test_two_files_are_reread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     write(tmp_path, a_de=rows(50, "a {0}\n"), a_en=rows(50, "b {0}\n"), t_de="c\n", t_en="d\n")
     monkeypatch.chdir(tmp_path)
     source = ParallelSource(source="de", target="en", data="a.de,a.en", test="t.de,t.en")
-    record = {"data": source.describe(source.read())}
+    record = recorded(source, source.read())
     monkeypatch.chdir("/")
-    again = recorded_data(record)
+    again = recorded_data(record, run=tmp_path / "runs" / "a")
     assert again is not None
     assert again.read().targets == ["d"]
     assert len(again.read("validation")) > 0
@@ -245,9 +252,9 @@ def test_several_directories_are_found_from_anywhere(tmp_path: Path, monkeypatch
         write(tmp_path / name, a_txt=f"of {name}\n")
     monkeypatch.chdir(tmp_path)
     source = TextSource(data="one,two", validation="three")
-    record = {"data": source.describe(source.read())}
+    record = recorded(source, source.read())
     monkeypatch.chdir("/")
-    again = recorded_data(record)
+    again = recorded_data(record, run=tmp_path / "runs" / "a")
     assert again is not None
     assert again.source.read().train.texts == ["of one\n", "of two\n"]
     assert again.read("validation").texts == ["of three\n"]

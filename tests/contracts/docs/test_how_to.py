@@ -152,6 +152,15 @@ def test_train_on_data_in_memory(
     assert int(step) < 60
 
 
+def test_an_estimator_of_scikit_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = manyheads.load(bert(tmp_path / "bert", head="sequence", labels=("a", "b", "c")))
+    data = Labeled(["the cat", "the dog", "a cat"] * 2, ["a", "b", "c"] * 2)
+    monkeypatch.setattr(model, "outcome", lambda: model.evaluate(data))
+    names = run("scikit-learn", {"runs/reviews": model}, monkeypatch)
+    assert names["search"].best_params_ == {"learning_rate": 3e-3}
+    assert names["pipeline"].predict(["A MOVING EVENING"]).tolist() == [1]
+
+
 def test_costs_of_partial_training_are_those_of_the_records() -> None:
     text = (GUIDES / "fine-tune-cheaply.md").read_text(encoding="utf-8")
     rows = re.findall(r"\| ([\d,]+) \| ([\d.]+) \| ([\d.]+ min|not measured) \| `(.+)` \|", text)

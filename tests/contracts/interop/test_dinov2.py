@@ -95,11 +95,34 @@ def test_our_settings_become_theirs(kind: str, tmp_path: Path) -> None:
     assert directory.load(tmp_path).model.config == model.config
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_classifiers_load_and_save_with_equal_results(kind: str, tmp_path: Path) -> None:
+    name = "Dinov2WithRegisters" if KINDS[kind] else "Dinov2"
+    config = theirs(kind).config
+    config.id2label = {0: "one", 1: "two", 2: "three"}
+    other = noisy(getattr(transformers, f"{name}ForImageClassification")(config)).eval()
+    other.save_pretrained(tmp_path / "theirs")
+    loaded = directory.load(tmp_path / "theirs")
+    model = loaded.model
+    assert model.config.labels == ("one", "two", "three")
+    images = torch.randn(3, 2, 21, 21)
+    torch.testing.assert_close(model(images), other(pixel_values=images).logits, rtol=1e-5, atol=1e-5)
+    assert directory.save(tmp_path / "again", model) == kind
+    again, info = type(other).from_pretrained(tmp_path / "again", output_loading_info=True)
+    assert set(info["missing_keys"]) <= {f"{kind}.embeddings.mask_token"}
+    assert not info["unexpected_keys"]
+    torch.testing.assert_close(again(pixel_values=images).logits, model(images), rtol=1e-5, atol=1e-5)
+    assert again.config.id2label == other.config.id2label
+    larger, _ = adapt(model, image_size=28)
+    images = torch.randn(2, 2, 28, 28)
+    torch.testing.assert_close(larger(images), other(pixel_values=images).logits, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"use_swiglu_ffn": True}, "'use_swiglu_ffn' is True; only False can be represented"),
-        ({"architectures": ["Dinov2ForImageClassification"]}, "expected one of Dinov2Model"),
+        ({"architectures": ["Dinov2Backbone"]}, "expected one of Dinov2Model, Dinov2ForImageClassification"),
         ({"mlp_ratio": 3}, "misshapen: encoder.layer.0.mlp.fc1"),
     ],
 )

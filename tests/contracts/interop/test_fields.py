@@ -19,14 +19,17 @@ INFERRED: dict[str, set[str]] = {
     "pegasus": {"output_bias", "source_pad"},
     "bert": {"head", "labels"},
     "roberta": {"head", "labels", "position_offset"},
+    "xlm-roberta": {"head", "labels", "position_offset"},
     "distilbert": {"head", "labels"},
     "gpt2": _GPT,
     "openai-gpt": _GPT,
     "resnet": {"labels"},
     "vit": {"labels", "fused", "representation"},
     "deit": {"labels", "fused", "representation"},
-    "dinov2": {"fused"},  # of no effect without labels
-    "dinov2_with_registers": {"fused"},
+    "dinov2": {"labels", "pool", "fused"},  # `fused` has no effect without a distillation token
+    "dinov2_with_registers": {"labels", "pool", "fused"},
+    "clip": {"projection", "fused", "target"},  # `target` has no effect without labels
+    "clip_vision_model": {"projection", "fused", "target"},
 }
 
 

@@ -149,7 +149,7 @@ def test_saved_timm_models_open(tmp_path: Path, name: str, settings: dict[str, A
 
 @pytest.mark.parametrize(("change", "message"), [
     ({"architecture": "resnet50d"}, "'architecture' is 'resnet50d'; expected"),
-    ({"architecture": "regnety_016"}, "'architecture' is 'regnety_016': expected a timm name"),
+    ({"architecture": "regnety_016"}, "expected a timm model with vit, deit, .* in its name, found regnety_016"),
     ({"model_args": {"aa_layer": "blur"}}, "'model_args' has 'aa_layer'"),
     ({"model_args": ["aa_layer"]}, "'model_args' is \\['aa_layer'\\]; expected a mapping"),
     ({"pretrained_cfg": {"crop_pct": 0.9}}, "'pretrained_cfg' is {'crop_pct': 0.9}; expected input_size"),

@@ -272,13 +272,41 @@ def test_unsupported_timm_models_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     settings = json.loads(file.read_text())
     for change, message in [
-        ({"architecture": "vit_base_patch16_clip_224"}, "'architecture' is 'vit_base_patch16_clip_224'; expected"),
+        ({"architecture": "vit_base_patch16_siglip_224"}, "'architecture' is 'vit_base_patch16_siglip_224'; expected"),
         ({"model_args": {"qk_norm": True}}, "'model_args' has 'qk_norm': True"),
-        ({"global_pool": "avg"}, "'global_pool' is 'avg'; only 'token' can be represented"),
+        ({"global_pool": "map"}, "'global_pool' is 'map'; only 'token' and 'avg' can be represented"),
     ]:
         file.write_text(json.dumps(settings | change))
         with pytest.raises(ValueError, match=message):
             directory.load(tmp_path)
-    save_timm(timm_model("vit_tiny_patch16_224", init_values=1e-5), tmp_path)
-    with pytest.raises(ValueError, match=r"'model_args' has 'init_values'|unexpected: blocks\.0\.ls1\.gamma"):
-        directory.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("vit_tiny_patch16_224", {"global_pool": "avg"}, {"pool": "patches", "norm_after_pool": True}),
+        ("vit_tiny_patch16_224", {"global_pool": "avg", "fc_norm": False}, {"pool": "patches"}),
+        ("vit_tiny_patch16_224", {"global_pool": "avg", "class_token": False},
+         {"pool": "mean", "norm_after_pool": True}),
+        ("vit_tiny_patch16_224", {"fc_norm": True}, {}),
+        ("vit_medium_patch16_gap_240", {}, {"pool": "mean", "qkv_bias": False, "heads": 8}),
+        ("vit_base_patch16_gap_224", {"embed_dim": 32}, {"pool": "mean", "heads": 16}),
+        ("vit_base_patch16_clip_quickgelu_224", {}, {"embedding_norm": True, "activation": "quick_gelu"}),
+        ("vit_small_patch14_dinov2", {}, {"registers": 0}),
+        ("vit_small_patch14_reg4_dinov2", {}, {"registers": 4}),
+    ],
+)  # fmt: skip
+def test_variants_of_timm_load_with_equal_results(
+    name: str, given: dict[str, Any], expected: dict[str, Any], tmp_path: Path
+) -> None:
+    other = timm_model(name, **given)
+    save_timm(other, tmp_path)
+    model = directory.load(tmp_path).model
+    assert {key: getattr(model.config, key) for key in expected} == expected
+    torch.testing.assert_close(model(images(15)), other(images(15)), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        model.features(images(15)), other.forward_head(other.forward_features(images(15)), pre_logits=True),
+        rtol=1e-5, atol=1e-5,
+    )  # fmt: skip
+    directory.save(tmp_path / "again", model)
+    assert torch.equal(directory.load(tmp_path / "again").model(images(15)), model(images(15)))

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import BertTokenizer, GPT2Tokenizer, OpenAIGPTTokenizer, PegasusTokenizer, RobertaTokenizer
+from transformers import (
+    BertTokenizer,
+    GPT2Tokenizer,
+    OpenAIGPTTokenizer,
+    PegasusTokenizer,
+    RobertaTokenizer,
+    XLMRobertaTokenizer,
+)
 
 from manyheads.interop.vocabularies import foreign_tokenizers
 from tests.support.opus import ENGLISH, GERMAN, HARD, sentencepiece_model, write_opus_tokenizer
@@ -155,6 +162,25 @@ def test_pegasus_is_read(tmp_path: Path, about: dict[str, Any], rule: str) -> No
         ids = found[0].encode(text).ids
         assert ids == theirs(text)["input_ids"]
         assert found[0].decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+    assert found[0].get_vocab_size() == len(theirs)
+
+
+@pytest.mark.parametrize("about", [{}, {"mask_token": "<m>"}])
+@pytest.mark.parametrize("rule", ["nmt_nfkc", "identity"])
+def test_xlm_roberta_is_read(tmp_path: Path, about: dict[str, Any], rule: str) -> None:
+    model = sentencepiece_model([*ENGLISH, *GERMAN], 120, normalization_rule_name=rule)
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(model)
+    write(tmp_path, tokenizer_class="XLMRobertaTokenizer", **about)
+    theirs = XLMRobertaTokenizer.from_pretrained(tmp_path)
+    found = foreign_tokenizers(tmp_path, "xlm-roberta", {"tokenizer_class": "XLMRobertaTokenizer", **about})
+    assert found is not None
+    for text in [*TEXTS, "a <mask> b </s> c", "a<m>b"]:
+        ids = found[0].encode(text).ids
+        assert ids == theirs(text)["input_ids"]
+        assert found[0].decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+    pair = found[0].encode("a dog", "the cat")
+    assert pair.ids == theirs("a dog", "the cat")["input_ids"]
+    assert not any(pair.type_ids)
     assert found[0].get_vocab_size() == len(theirs)
 
 

@@ -64,8 +64,8 @@ def test_the_table_is_written_between_its_markers(tmp_path: Path, monkeypatch: p
     assert table.main(tmp_path) == 0
     text = file.read_text()
     assert text.startswith(f"before\n{table.BEGIN}\n## Translation\n\n| recipe |")
-    assert text.endswith(f"|\n{table.END}\nafter\n")
-    assert "| `translation` | en-de | 1,234,567 | 40.0 | 0.500 | 2.0 h | 2 threads, Some CPU |" in text
+    assert text.endswith(f"\n\nProcessors: (a) 2 threads, Some CPU.\n{table.END}\nafter\n")
+    assert "| `translation` en-de | 40.0 | 0.500 | 1,234,567 | 2.0 h (a) | default settings |" in text
     assert "old" not in text
     file.write_text("no markers")
     assert table.main(tmp_path) == 2
@@ -77,7 +77,7 @@ def test_the_first_table_has_one_score_per_run(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(table, "records", lambda: found)
     monkeypatch.setattr(table, "FIRST", (("translates", "translation", "en-de", "bleu_13a"),))
     assert table.first_table().splitlines()[2] == (
-        "| translates | `translation` | 1,234,567 | bleu_13a 41.0 ± 1.4 | 2.0 h |"
+        "| translates | bleu_13a 41.0 ± 1.4 | `translation` | 1,234,567 | 2.0 h |"
     )
     monkeypatch.setattr(table, "FIRST", (("translates", "translation", "en-fr", "bleu_13a"),))
     with pytest.raises(ValueError, match="no record of translation, en-fr"):
@@ -101,8 +101,8 @@ def test_rows_of_an_ablation_form_one_table(monkeypatch: pytest.MonkeyPatch) -> 
     ]  # fmt: skip
     for module in (results, table):
         monkeypatch.setattr(module, "records", lambda: found)
-    alone, text = table.table("translation/ablate").split("\n\n", 1)
-    assert alone.splitlines()[2].startswith("| `translation/ablate` | en-de, steps=9 | 1,234,567 | 80.000 | 40.0 |")
+    alone, _, text = table.table("translation/ablate").split("\n\n", 2)
+    assert alone.splitlines()[2] == "| `translation/ablate` en-de | 40.0 | 80.000 | 1,234,567 | 2.0 h (a) | steps=9 |"
     columns = "`post`: perplexity | `post`: bleu_13a | `pre`: perplexity | `pre`: bleu_13a"
     assert text.splitlines() == [
         f"| `translation/ablate` | parameters | {columns} |",
@@ -138,7 +138,7 @@ def test_image_models_are_shown_with_their_flops(tmp_path: Path, monkeypatch: py
             "bench": [{"rows": [row], "hardware": {"cpu": "Some CPU", "threads": 1}}]}  # fmt: skip
     monkeypatch.setattr(table, "records", lambda kind="runs": kept[kind])
     text = table.filled(f"{table.BEGIN}{table.END}", table.PAGES["docs/measured/results.md"])
-    assert "| `cifar10/resnet` | model.depths=[1, 1, 1], model.widths=[8] | 8 | 16.0 | 0.500 |" in text
+    assert "| `cifar10/resnet` | 0.500 | 8 | 16.0 | 2.0 h (a) | model.depths=[1, 1, 1], model.widths=[8] |" in text
     assert "| trained on 1 thread, Some CPU |" in text
     assert "| `cifar10/vit`, thin | 1,234 | 2.0 | 10 (9 to 11) | 40 |" in text
 

@@ -84,10 +84,10 @@ def test_images_are_reduced_one_at_a_time(tmp_path: Path, monkeypatch: pytest.Mo
         order.append("reduce")
         return frame(*how)
 
-    def submitted(self: Batcher, key: Any, run: Any, items: list[Any], field: str) -> Any:
+    def submitted(self: Batcher, key: Any, run: Any, items: list[Any], field: str, first: int = 0) -> Any:
         if self is not service.image_queue:
             waiting.extend(items)
-        return submit(self, key, run, items, field)
+        return submit(self, key, run, items, field, first)
 
     async def scene(ask: Ask) -> list[int]:
         images = encoded(*[png(Image.new("L", (500, 500)))] * 3)

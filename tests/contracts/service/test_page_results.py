@@ -23,7 +23,7 @@ await VERBS.classify.run(card, { text: "a" }, desk);
 """
 
 
-def shown(threshold: float | None, chances: dict[str, float]) -> tuple[str, list[Any]]:
+def shown(threshold: float | dict[str, float] | None, chances: dict[str, float]) -> tuple[str, list[Any]]:
     """Return the headline, and name and amount of each row of the ranking."""
     if (node := shutil.which("node")) is None:
         pytest.skip("no node on the path: install Node.js to test the scripts of the page")
@@ -42,3 +42,8 @@ def test_all_labels_over_the_threshold_are_the_headline() -> None:
     assert shown(0.5, chances) == ("ship, automobile, horse", rows)
     assert shown(0.95, chances)[0] == "No label is over the threshold."
     assert shown(None, chances) == ("ship", [row for row in rows if row[0] != "threshold"])
+    headline, rows = shown({"ship": 0.95, "automobile": 0.7, "horse": 0.4, "frog": 0.2}, chances)
+    assert headline == "horse, frog"
+    assert [name for name, _ in rows] == [
+        "horse (from 40%)", "frog (from 20%)", "below their thresholds", "ship (from 95%)", "automobile (from 70%)"
+    ]  # fmt: skip

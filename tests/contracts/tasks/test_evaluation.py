@@ -3,11 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from manyheads import cli
 from manyheads.data.sources.corpora import QuestionSource
 from manyheads.tasks.comparison import compare
-from manyheads.tasks.evaluation import LabelEvaluation, scored_data
+from manyheads.tasks.evaluation import scored_data
+from manyheads.tasks.label_evaluation import LabelEvaluation
 
 
 @pytest.mark.parametrize("content", ['{"data":', "[]", "\xff"])
@@ -25,7 +28,16 @@ class Fixed:
     def __init__(self, outputs: str, probabilities: list[float]) -> None:
         quality = [float(output == "a") for output in outputs]
         items = [f"item {i}" for i in range(len(outputs))]
-        self._outcome = LabelEvaluation(items, list(outputs), ["a"] * len(outputs), quality, {}, probabilities)
+        self._outcome = LabelEvaluation(
+            items,
+            list(outputs),
+            ["a"] * len(outputs),
+            quality,
+            {},
+            probabilities,
+            ("a", "b"),
+            np.empty((0, 2), np.float32),
+        )
 
     def outcome(self, data: object = None, *, skip_bad_lines: bool = False) -> Any:
         return self._outcome
@@ -38,7 +50,22 @@ def test_items_are_ranked_by_the_probability_of_the_correct_label() -> None:
     comparison = compare(first, second)
     assert (comparison["better"], comparison["worse"]) == (8, 3)
     changed = [(item["input"], item["change"]) for item in comparison["most_changed"]]
-    assert changed[:3] == [("item 1", 0.8), ("item 3", 0.6), ("item 2", 0.4)]
-    assert changed[5:] == [("item 9", -0.8), ("item 10", -0.4), ("item 8", -0.2)]
+    assert [item for item in changed if item[1] > 0][:3] == [("item 1", 0.8), ("item 3", 0.6), ("item 2", 0.4)]
+    assert [item for item in changed if item[1] < 0] == [("item 9", -0.8), ("item 10", -0.4), ("item 8", -0.2)]
+    assert [abs(change) for _, change in changed] == sorted((abs(change) for _, change in changed), reverse=True)
     assert comparison["ranked_by"] == "probability of the right label"
     assert comparison["bootstrap"]["right"]["difference"] == pytest.approx(5 / 12)  # of what is right, as before
+    html = comparison._repr_html_()
+    assert "<td style='text-align: left'>item 9</td>" in html
+    assert "8 are better with 2, 3 with 1" in html
+
+
+def test_printed_changes_name_the_models(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    models = {"x": Fixed("bbbbbbbbaaaa", [0.4] * 8 + [0.9] * 4), "y": Fixed("aaaaaaaabbbb", [0.6] * 8 + [0.1] * 4)}
+    monkeypatch.setattr("manyheads.cli.compare.model_for", lambda verb, run, precision: models[run])
+    assert cli.main(["compare", "x", "y"]) == 0
+    blocks = capsys.readouterr().out.split("\n\n")[3:]
+    assert [block.split()[0] for block in blocks] == ["-0.8", "-0.8", "+0.2", "+0.2"]
+    assert [line.split() for line in blocks[0].splitlines()[1:]] == [
+        ["model", "1", "a"], ["model", "2", "b"], ["truth", "a"],
+    ]  # fmt: skip

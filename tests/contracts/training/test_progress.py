@@ -17,7 +17,7 @@ def test_a_run_writes_metrics_events_and_a_curve(tmp_path):
     training = [entry for entry in entries if "loss" in entry]
     assert [entry["step"] for entry in training] == [10, 20, 30, 40]
     assert training[0]["learning_rate"] == pytest.approx(16**-0.5 * 10**-0.5)
-    assert training[-1]["tokens"] > training[0]["tokens"] > 10
+    assert training[-1]["items"] > training[0]["items"] > 10
     assert training[-1]["loss"] < training[0]["loss"]
     events = EventAccumulator(str(tmp_path / "events"))
     events.Reload()

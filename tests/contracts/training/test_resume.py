@@ -24,7 +24,7 @@ SETTINGS: dict[str, Any] = {
     "steps": 60, "schedule": "noam", "width": 16, "warmup": 20, "accumulate": 3, "clip": 1.0, "log_every": 7,
     "average": 2, "average_every": 10, "checkpoint_every": 8, "validate_every": 9, "metric": "loss",
 }  # fmt: skip
-TIMES = {"seconds", "tokens_per_second", "waiting"}
+TIMES = {"seconds", "items_per_second", "waiting"}
 
 
 class Crash(Exception):

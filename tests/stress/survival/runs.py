@@ -42,7 +42,7 @@ ROOMS = ("classification", "images", "language", "masked_words", "tagging", "tra
 PAPERS = ("directions", "universal")
 START, STEPS, VALIDATION, END = "before the first step", "between checkpoints", "validation", "averaging at the end"
 PHASES = (START, STEPS, VALIDATION, END)
-TIMES = ("seconds", "tokens_per_second", "waiting")
+TIMES = ("seconds", "waiting")  # and rates, such as tokens_per_second
 
 
 def rhythm(name: str) -> dict[str, Any]:
@@ -127,7 +127,10 @@ def outcome(out: Path) -> dict[str, Any]:
     trainings = {}
     for metrics in sorted(out.rglob("metrics.jsonl")):
         run = metrics.parent
-        entries = [{k: v for k, v in entry.items() if k not in TIMES} for entry in read_metrics(metrics)]
+        entries = [
+            {k: v for k, v in entry.items() if k not in TIMES and not k.endswith("_per_second")}
+            for entry in read_metrics(metrics)
+        ]
         finished = json.loads((run / "state" / "finished.json").read_text(encoding="utf-8"))
         weights = hashlib.sha256((run / "model.safetensors").read_bytes()).hexdigest()
         ended = {k: v for k, v in finished.items() if k not in TIMES}

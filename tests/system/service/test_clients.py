@@ -116,6 +116,29 @@ def test_embeddings_average_the_last_states(ours: openai.OpenAI, models: Path) -
         np.testing.assert_allclose(one.embedding, two.embedding, atol=1e-6)
 
 
+def test_a_request_has_up_to_2048_texts(ours: openai.OpenAI, models: Path) -> None:
+    texts = ["the cat sat", "the dog sat on the mat"] * 1024
+    found = ours.embeddings.create(model="enc", input=texts)
+    assert [entry.index for entry in found.data] == [*range(2048)]
+    few = ours.embeddings.create(model="enc", input=texts[:2]).data
+    for entry in found.data:
+        np.testing.assert_allclose(entry.embedding, few[entry.index % 2].embedding, atol=1e-5)
+    assert (
+        found.usage.prompt_tokens
+        == len(texts) // 2 * ours.embeddings.create(model="enc", input=texts[:2]).usage.prompt_tokens
+    )
+    faulty: list[tuple[Any, str]] = [
+        ([*texts, "one more"], "at most 2048 items"),
+        ([*texts[:1500], "the cat " * 3000], r"input\.1500: has .* tokens, the limit is"),
+        (["the cat " * 20_000], "found 160,000 characters: expected at most 100,000"),
+        ([[5, 6], [7]], "found token ids: expected texts"),
+        (5, "found a number: expected a text"),
+    ]
+    for wrong, reason in faulty:
+        with pytest.raises(openai.BadRequestError, match=reason):
+            ours.embeddings.create(model="enc", input=wrong)
+
+
 def test_libretranslate(running: Running, models: Path) -> None:
     theirs = LibreTranslateAPI(running.url)
     own = manyheads.load(models / "en-de")

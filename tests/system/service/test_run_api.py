@@ -64,3 +64,8 @@ def test_non_finite_numbers_are_not_drawn() -> None:
     ]  # fmt: skip
     curves = {curve.metric: (curve.steps, curve.values) for curve in _curves(entries)}
     assert curves == {"validation": ([1], [0.5]), "loss": ([3], [2.0])}
+
+
+def test_counters_of_any_unit_are_not_drawn() -> None:
+    entries = [{"step": s, "images": 64 * s, "images_per_second": 9.5, "loss": 1.0} for s in (1, 2)]
+    assert [curve.metric for curve in _curves(entries)] == ["images_per_second", "loss"]

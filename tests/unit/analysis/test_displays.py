@@ -5,7 +5,7 @@ import torch
 
 from manyheads.analysis.heads.statistics import HeadStatistics
 from manyheads.analysis.lens import Lens
-from manyheads.displays import MAX_ROWS, Table, html_table
+from manyheads.displays import MAX_ROWS, Confusion, Record, Table, decimal, html_table
 
 
 def test_a_table_escapes_text_and_aligns_numbers() -> None:
@@ -38,3 +38,26 @@ def test_a_lens_and_statistics_are_tables() -> None:
     statistics.add({"layer.0": torch.eye(3).expand(1, 2, 3, 3)})
     assert repr(statistics) == "HeadStatistics of 2 heads"
     assert statistics._repr_html_().count("<tr>") == 3
+
+
+def test_a_confusion_matrix_is_a_table_and_a_pair() -> None:
+    confusion = Confusion(("<a>", "b"), np.array([[3, 1], [0, 2]]))
+    labels, counts = confusion
+    assert (labels, counts.sum()) == (("<a>", "b"), 6)
+    html = confusion._repr_html_()
+    assert "&lt;a&gt;</th><th style='text-align: left'>b</th>" in html
+    assert "<td style='text-align: left'>b</td><td style='text-align: right'>0</td>" in html
+
+
+def test_a_record_folds_long_dictionaries() -> None:
+    record = Record({"recipe": "a", "few": {"x": {"y": 0.00002}}, "many": {f"k{i}": i for i in range(30)}})
+    html = record._repr_html_()
+    assert html.count("<details open>") == 2
+    assert "<details><summary>many</summary>" in html
+    assert "<td style='text-align: right'>2e-05</td>" in html
+    assert dict(record) == record
+
+
+def test_numbers_keep_their_digits() -> None:
+    shown = [decimal(value) for value in (0.0, 0.97441, -3.25, 12345.6, 2e-5, float("nan"))]
+    assert shown == ["0.0000", "0.9744", "-3.2500", "12,346", "2e-05", "nan"]

@@ -6,16 +6,18 @@ import csv
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 
 from manyheads.data.images.labeled_images import read_images
 from manyheads.data.images.source import ImageSource
-from manyheads.data.readers.labeled import label_sets, labels_of, read_labeled, with_labels
+from manyheads.data.readers.labeled import Columns, label_sets, labels_of, read_labeled, with_labels
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.splits import SplitData
 from manyheads.data.sources.corpora import LabeledSource
@@ -112,6 +114,56 @@ def test_names_may_contain_a_comma(tmp_path: Path) -> None:
     )
     names = ("Arts, film", "Law, tax")
     assert read_labeled(tsv(tmp_path / "a.tsv", *names), target="multi-label", names=names).labels == [*names]
+
+
+ONE_HOT = Columns("comment", label=("toxic", "obscene"))
+
+
+@pytest.mark.parametrize(
+    ("cells", "labels"),
+    [(("1", "0"), "toxic"), (("1.0", "true"), "obscene|toxic"), ((0, 0.0), ""), ((False, True), "obscene")],
+)
+def test_several_columns_have_a_flag_for_each_label(tmp_path: Path, cells: tuple[Any, Any], labels: str) -> None:
+    frame = pd.DataFrame({"comment": ["one", "two"], "toxic": [cells[0]] * 2, "obscene": [cells[1]] * 2})
+    frame.to_csv(tmp_path / "a.csv")
+    for data in (tmp_path / "a.csv", Rows("train", frame.convert_dtypes(), [])):
+        assert read_labeled(data, ONE_HOT, target="multi-label").labels == [labels] * 2
+
+
+@pytest.mark.parametrize("cell", ["", "2", -1, 0.5, math.nan, "yes"])
+def test_other_flags_are_refused(tmp_path: Path, cell: Any) -> None:
+    frame = pd.DataFrame({"comment": ["one", "two"], "toxic": [type(cell)(1), cell], "obscene": [0, 1]})
+    with pytest.raises(ValueError, match="train: row 2: expected 0 or 1 in 'toxic', found .*; write 0 or 1"):
+        read_labeled(Rows("train", frame, []), ONE_HOT, target="multi-label")
+    with pytest.raises(ValueError, match=r"train: row 1: expected a column 'toxic', found 'comment', 'obscene'"):
+        read_labeled(Rows("train", frame.drop(columns="toxic"), []), ONE_HOT, target="multi-label")
+
+
+def test_test_data_without_the_columns_of_labels_are_unlabeled(tmp_path: Path) -> None:
+    rows = [f"text {i},{i % 2},{int(i % 3 == 0)}" for i in range(60)]
+    (tmp_path / "train.csv").write_text("\n".join(["comment,toxic,obscene", *rows]))
+    (tmp_path / "test.csv").write_text("id,comment\n1,hello\n")
+    source = LabeledSource(data=str(tmp_path), columns=ONE_HOT, target="multi-label", names=("toxic", "obscene"))
+    splits = source.read()
+    assert splits.test is None
+    assert (len(splits.validation), set(splits.validation.labels)) == (12, {"", "toxic", "obscene", "obscene|toxic"})
+
+
+def test_weights_of_items_are_read(tmp_path: Path) -> None:
+    columns = Columns(weight="w")
+    rows = [("one", "a", 2), ("two", "b", 0.5), ("three", "a", 0)]
+    weighted = read_labeled(Rows("train", rows, [("text", "label", "w")]), columns)
+    assert weighted.weights == [2.0, 0.5, 0.0]
+    assert weighted.subset([2, 0]).weights == [0.0, 2.0]
+    assert read_labeled(Rows("test", rows, [("text", "label", "x")]), columns).weights == [], "test data need none"
+    for cell, fault in ((-1, "expected a weight of 0 or more in 'w', found -1"), ("x", "expected a number in 'w'")):
+        with pytest.raises(ValueError, match=f"train: row 2: {fault}"):
+            read_labeled(Rows("train", [("one", "a", "1"), ("two", "b", str(cell))], [("text", "label", "w")]), columns)
+    tsv(tmp_path / "train.tsv", *["a", "b"] * 10)
+    with pytest.raises(ValueError, match=r"train\.tsv: found no column 'w' with the weight of each item"):
+        LabeledSource(data=str(tmp_path), columns=columns).read()
+    source = LabeledSource()
+    assert source.fingerprint(weighted, "train") != source.fingerprint(replace(weighted, weights=[]), "train")
 
 
 def test_an_item_without_labels_is_counted(tmp_path: Path) -> None:

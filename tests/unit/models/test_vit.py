@@ -16,6 +16,9 @@ SMALL: dict[str, Any] = {"labels": ("a", "b", "c"), "image_size": 12, "patch": 4
                          "layers": 3, "heads": 3, "feed_forward": 20}  # fmt: skip
 KINDS: dict[str, dict[str, Any]] = {
     "class": {}, "mean": {"pool": "mean"}, "representation": {"representation": 7}, "distilled": {"distilled": True},
+    "patches": {"pool": "patches"}, "both": {"pool": "class_patches"}, "normed mean": {
+        "pool": "mean", "norm_after_pool": True},
+    "clip": {"embedding_norm": True, "projection": 7, "activation": "quick_gelu", "registers": 2},
     "one head": {"distilled": True, "fused": "none"}, "no head": {"labels": ()},
 }  # fmt: skip
 
@@ -75,12 +78,12 @@ def test_shapes_gradients_and_rows_are_independent(kind: str) -> None:
     model = small(**KINDS[kind]).double()
     x = images().double()
     out = model(x)
-    width = 7 if kind == "representation" else 12
+    width = {"representation": 7, "clip": 7, "both": 24}.get(kind, 12)
     assert out.shape == ((3, width) if kind == "no head" else (3, 3))
     assert model.features(x).shape == (3, width)
     torch.testing.assert_close(torch.cat([model(row[None]) for row in x]), out, rtol=0, atol=1e-12)
-    assert model.encoder.norm is not None
-    assert torch.equal(model.encoder.norm(model.all_states(x)[-1]), model.encode(x))
+    norm = model.encoder.norm or torch.nn.Identity()
+    assert torch.equal(norm(model.all_states(x)[-1]), model.encode(x))
     assert len(model.all_states(x)) == 4
     given = model.train()(x)
     parts = given if isinstance(given, tuple) else (given,)
@@ -204,6 +207,8 @@ def test_adapting_refuses_other_shapes() -> None:
         ({"stochastic_depth": 1.0}, "from 0 to below 1"),
         ({"position_std": 0.0}, "position_std is 0.0: expected a number above 0"),
         ({"pool": "max"}, "pool is 'max': expected one of class, mean"),
+        ({"norm_after_pool": True, "distilled": True}, "a distillation token needs normalized states"),
+        ({"projection": 3, "representation": 4}, "expected a projection or a representation, found both"),
     ],
 )
 def test_mismatches_are_refused(settings: dict[str, Any], message: str) -> None:

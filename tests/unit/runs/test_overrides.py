@@ -1,21 +1,23 @@
 """Setting overrides: correct field and type, and errors that suggest a fix."""
 
+import json
 import os
 import shlex
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from hypothesis import given as given_by
 from hypothesis.strategies import lists, text
 
-from manyheads.core.config import as_dict
+from manyheads.core.config import Config as Base
+from manyheads.core.config import Range, as_dict
 from manyheads.errors import UserError
 from manyheads.runs.options import Run
-from manyheads.runs.overrides import apply, from_arguments, from_file, from_mapping, leaves
+from manyheads.runs.overrides import Setting, apply, from_arguments, from_file, from_mapping, leaves
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,44 @@ class Config:
 
 def given(*arguments: str) -> Config:
     return apply(Config(), from_arguments(arguments))
+
+
+@dataclass(frozen=True)
+class Weights(Base):
+    weights: Literal["balanced"] | dict[str, Annotated[float, Range(0, 9)]] | None = None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["weights=balanced"], "balanced"),
+        (["weights.dog=2", "weights.a.b c=0.5"], {"dog": 2, "a.b c": 0.5}),
+        (["weights=balanced", "weights.dog=1e-1"], {"dog": 0.1}),
+        (['weights={dog: 2, "7": 1}'], {"dog": 2, "7": 1}),
+        (["weights.dog=2", "weights=none"], None),
+    ],
+)
+def test_a_setting_is_a_name_or_has_numbers_by_name(arguments: list[str], expected: object, tmp_path: Path) -> None:
+    config = apply(Weights(), from_arguments(arguments))
+    assert config.weights == expected
+    assert apply(Weights(), from_mapping({"weights": expected})) == config
+    (tmp_path / "a.yaml").write_text(json.dumps({"weights": expected}))
+    assert apply(Weights(), from_file(tmp_path / "a.yaml")) == config
+    assert apply(Weights(), [Setting("weights", as_dict(config)["weights"])]) == config, "as a resumed run reads it"
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("weights.dog=much", "each value a number from 0 to 9, but 'dog' is 'much'"),
+        ("weights.dog=10", "weights is .*: expected a mapping with each value a number from 0 to 9, but 'dog' is 10"),
+        ("weights=balancd", "did you mean balanced"),
+        ("wights.dog=2", r"wights\.dog: unknown setting; did you mean weights"),
+    ],
+)
+def test_other_weights_are_refused(argument: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        apply(Weights(), from_arguments([argument]))
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """Report of a finished run: the command that uses the model, and its display in notebooks."""
 
+import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from manyheads.data.readers.labeled import Labeled
 from manyheads.data.readers.parallel import Pairs
 from manyheads.data.readers.squad import Question, Questions
 from manyheads.data.readers.texts import Texts
+from manyheads.files import JsonObject
 from manyheads.runs.options import Run
 from manyheads.runs.result import RunResult
 from manyheads.runs.task import Task
@@ -78,6 +81,25 @@ def test_scores_name_their_split(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     whole = TrainedRun(RunResult(metrics=metrics, validation=metrics, scored="validation"), Path("r"))
     assert whole.metrics == whole.validation == {"f1": 0.7, "loss": 0.3}
     assert TrainedRun(None, Path("r")).validation == {}
+
+
+def test_a_notebook_shows_scores_validations_and_warnings(tmp_path: Path) -> None:
+    entries: list[JsonObject] = [{"step": 5, "epoch": 1, "loss": 0.75}]
+    entries += [{"step": step, "epoch": 1, "validation": {"loss": 0.5, "top1": 0.25}} for step in range(6, 36)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    result = RunResult(recipe="tagging", wall_seconds=2.0, metrics={"accuracy": {"value": 0.5, "signature": "<2>"}})
+    log = [logging.makeLogRecord({"msg": f"<{level}>", "levelno": level}) for level in (logging.INFO, logging.WARNING)]
+    run = TrainedRun(result, tmp_path, log)
+    assert run.warnings == ["<30>"]
+    assert run.messages == ["<20>", "<30>"]
+    html = run._repr_html_()
+    assert "<p>warning: &lt;30&gt;</p>" in html
+    assert "<pre>&lt;20&gt;\n&lt;30&gt;</pre>" in html
+    assert html.count("<tr>") == 1 + 1 + 12  # a score, the head and the last validations
+    assert run.history.validations()[-1] == {
+        "epoch": 1, "step": 35, "loss": 0.75, "validation_loss": 0.5, "validation_top1": 0.25,
+    }  # fmt: skip
+    assert TrainedRun(None, Path("<r>"))._repr_html_() == "&lt;r&gt;: stopped"
 
 
 def test_a_finished_run_prints_metrics_and_the_next_command(

@@ -16,18 +16,20 @@ from sklearn.utils.class_weight import compute_class_weight
 from transformers.loss.loss_utils import nn
 
 from manyheads.data.readers.labeled import Labeled
-from manyheads.tasks.evaluation import LabelEvaluation, values
-from manyheads.tasks.tagging.metrics import count_entities
-from manyheads.tasks.tagging.predictor import EntityEvaluation
-from manyheads.tasks.targets import (
-    Label,
-    Target,
+from manyheads.runs.recipe import TargetConfig
+from manyheads.tasks.evaluation import values
+from manyheads.tasks.label_evaluation import LabelEvaluation
+from manyheads.tasks.label_metrics import (
     average_precision,
     balanced_weights,
+    best_threshold,
     classification_metrics,
     multi_label_metrics,
     regression_metrics,
 )
+from manyheads.tasks.tagging.metrics import count_entities
+from manyheads.tasks.tagging.predictor import EntityEvaluation
+from manyheads.tasks.targets import Label, Target, build_target
 
 NAMES = ("a", "b", "c")
 
@@ -97,6 +99,47 @@ def test_losses_equal_those_of_transformers() -> None:
     torch.testing.assert_close(total, expected)
 
 
+def test_weights_of_several_labels_are_those_of_torch() -> None:
+    random = torch.Generator().manual_seed(2)
+    logits, truth = torch.randn(8, 3, generator=random), (torch.rand(8, 3, generator=random) < 0.3).float()
+    truth[:, 0], truth[:, 2] = torch.tensor([1.0, 0, 0, 0, 0, 0, 0, 1]), 0.0
+    weights = balanced_weights(truth, 3)
+    assert weights.tolist() == [3.0, float((8 - truth[:, 1].sum()) / truth[:, 1].sum()), 1.0]
+    assert balanced_weights(torch.ones(2, 1), 1).tolist() == [1.0]
+    loss = Target("multi-label", NAMES, weights=weights).loss(logits, truth) / 8
+    torch.testing.assert_close(loss, nn.BCEWithLogitsLoss(pos_weight=weights)(logits, truth))
+    data = Labeled(["x"] * 4, ["a|b", "", "a", "c"], target="multi-label")
+    built = build_target(TargetConfig(target="multi-label", class_weights="balanced"), NAMES, data)
+    assert built.weights is not None
+    assert built.weights.tolist() == [1.0, 3.0, 3.0]
+
+
+@pytest.mark.parametrize("target", [
+    Target("classes", NAMES, smoothing=0.1), Target("classes", NAMES, weights=torch.tensor([1.0, 2, 3]), smoothing=0.1),
+    Target("multi-label", NAMES), Target("regression", ("x",)),
+])  # fmt: skip
+def test_the_weight_of_an_item_is_the_number_of_its_copies(target: Target) -> None:
+    random = torch.Generator().manual_seed(3)
+    logits = torch.randn(3, len(target.labels), generator=random)
+    truth = {"classes": torch.tensor([0, 1, 2]), "regression": torch.tensor([0.0, 1.0, 2.0])}.get(
+        target.kind, torch.eye(3)
+    )
+    copies = [0, 0, 2]
+    weighted = target.loss(logits, truth, torch.tensor([2.0, 0.0, 1.0]))
+    torch.testing.assert_close(weighted, target.loss(logits[copies], truth[copies]))
+
+
+@pytest.mark.parametrize("kind", ["classes", "multi-label"])
+def test_class_weights_are_numbers_of_labels(kind: Any) -> None:
+    data = Labeled(["one", "two", "three"], [*NAMES], target=kind)
+    target = build_target(TargetConfig(target=kind, class_weights={"a": 2.5, "c": 0}), NAMES, data)
+    assert target.weights is not None
+    assert target.weights.tolist() == [2.5, 1.0, 0.0]
+    for name, hint in (("aa", r"did you mean a\?"), ("x", "the labels are a, b, c")):
+        with pytest.raises(ValueError, match=f"class_weights.{name}: no label has this name; {hint}"):
+            build_target(TargetConfig(target=kind, class_weights={"a": 1, name: 2}), NAMES, data)
+
+
 @pytest.mark.parametrize("mixed", [False, True])
 def test_a_class_weight_multiplies_the_smoothed_loss(mixed: bool) -> None:
     random = torch.Generator().manual_seed(1)
@@ -144,6 +187,51 @@ def test_labels_over_the_threshold_are_predicted() -> None:
         Target("regression", ("x",)).predictions(logits[:, :1], top=2)
 
 
+def test_a_threshold_has_the_best_f1_of_the_curve_of_scikit_learn() -> None:
+    random = np.random.default_rng(5)
+    for _ in range(50):
+        truth, scores = random.random(30) < 0.4, np.round(random.random(30), 1).astype(np.float32)  # with ties
+        precision, recall, thresholds = sklearn.precision_recall_curve(truth, scores)
+        f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-9)
+        found = best_threshold(scores, truth)
+        assert sklearn.f1_score(truth, scores >= found) == pytest.approx(f1.max())
+        assert ((scores >= found) == (scores >= thresholds[np.round(f1[:-1], 12).argmax()])).all()
+    assert best_threshold([0.2, 0.7], np.array([False, False])) == 0.5
+    assert best_threshold([0.2, 0.4, 0.8], np.array([False, True, True])) == pytest.approx(0.3)
+    assert best_threshold([0.2], np.array([True])) == pytest.approx(0.1)
+
+
+def test_thresholds_by_label_decide_predictions_and_scores() -> None:
+    data = Labeled(["one", "two", "three", "four"], ["a|b", "b", "a", "c"], target="multi-label")
+    logits = torch.tensor([[1.0, -2.0, -3.0], [0.0, -1.0, -4.0], [2.0, -3.0, -3.0], [-1.0, -4.0, -2.0]])
+    config = TargetConfig(target="multi-label", threshold="validation")
+    target = build_target(config, NAMES, data)
+    truth = target.truth(data)
+    scores = values(target.measure(logits, truth))
+    assert (scores["micro_f1"], scores["macro_f1"]) == (1.0, 1.0), "a validation chooses its thresholds"
+    target = target.calibrated(target.probabilities(logits), truth.numpy() > 0)
+    assert [*target.limits()] == [*NAMES]
+    assert target.limits()["b"] == pytest.approx(torch.tensor([-2.0, -3.0]).sigmoid().mean())
+    assert "a threshold for each label" in target.measure(logits, truth)["micro_f1"]["signature"]
+    assert [sorted(map(str, labels)) for labels in predicted(target, logits)] == [["a", "b"], ["b"], ["a"], ["c"]]
+    assert [len(labels) for labels in predicted(target, logits, threshold=0.5)] == [1, 1, 1, 0]
+    result = target.evaluation(data.texts, data, logits, {})
+    assert isinstance(result, LabelEvaluation)
+    assert (result.outputs, result.errors(), set(result.quality)) == (result.references, [], {1.0})
+    assert (result.truth == result.predicted).all()
+
+
+def test_arrays_of_a_result_are_those_of_scikit_learn() -> None:
+    data = Labeled(["one", "two", "three"], ["a", "c", "b"])
+    logits = torch.tensor([[1.0, 0, 0], [0, 2.0, 0], [0, 0, 5.0]])
+    result = Target("classes", NAMES).evaluation(data.texts, data, logits, {})
+    assert isinstance(result, LabelEvaluation)
+    assert result.scores == pytest.approx(logits.softmax(-1).numpy())
+    loss = nn.functional.cross_entropy(logits, torch.tensor([0, 2, 1]))
+    assert sklearn.log_loss(result.truth, result.scores) == pytest.approx(float(loss), abs=1e-6)
+    assert result.predicted.argmax(1).tolist() == [0, 1, 2]
+
+
 def test_reports_of_labels_name_errors_confident_ones_first(tmp_path: Path) -> None:
     data = Labeled(["one", "two", "three"], ["a", "a", "b"])
     logits = torch.tensor([[1.0, 0, 0], [0, 2.0, 0], [0, 0, 5.0]])
@@ -169,6 +257,12 @@ def test_reports_of_several_labels_and_numbers() -> None:
         ("b", 1, 0),
         ("c", 0, 0),
     ]
+    labels, counts = result.confusion()
+    assert labels == NAMES
+    assert counts.tolist() == sklearn.multilabel_confusion_matrix(result.truth, result.predicted).tolist()
+    assert [row["average_precision"] for row in result.by_label()] == [
+        pytest.approx(sklearn.average_precision_score(result.truth[:, i], result.scores[:, i])) for i in range(3)
+    ]
     numbers = Labeled(["one", "two"], ["1.0", "2.5"], target="regression")
     errors = Target("regression", ("x",)).evaluation(numbers.texts, numbers, torch.tensor([[1.5], [4.5]]), {}).errors()
     assert errors == [(1, "two", "2.5", "4.5000", 2.0), (0, "one", "1.0", "1.5000", 0.5)]
@@ -177,8 +271,8 @@ def test_reports_of_several_labels_and_numbers() -> None:
 def test_a_sheet_shows_the_wrong_images(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     result = LabelEvaluation(
-        ["x", "y"], ["a", "b"], ["a", "a"], [1.0, 0.0], {}, [0.9, 0.2], confidences=[0.9, 0.8],
-        image=lambda index: Image.new("L", (8, 8), 255 * (1 - index)),
+        ["x", "y"], ["a", "b"], ["a", "a"], [1.0, 0.0], {}, [0.9, 0.2], ("a", "b"), np.empty((0, 2), np.float32),
+        confidences=[0.9, 0.8], image=lambda index: Image.new("L", (8, 8), 255 * (1 - index)),
     )  # fmt: skip
     result.save_errors(tmp_path / "errors.png")
     assert np.asarray(Image.open(tmp_path / "errors.png").convert("L")).min() == 0, "the wrong image is black"

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-import manyheads.cli.progress as display
 import manyheads.training.run_log as progress
 import manyheads.training.session as session
 from manyheads.core.runtime import ComputeConfig
@@ -34,14 +33,6 @@ def test_progress_goes_to_the_callback_and_the_rest_to_the_log(tmp_path, capsys,
     assert any(line.startswith("step 20  validation  loss 0.") for line in lines)
     assert lines[-2].startswith("finished (40 steps); last weights, validation: loss 0.")
     assert lines[-1] == f"saved in {tmp_path} (transformers opens it as toy)"
-
-
-def test_plain_lines_without_a_terminal(capsys, monkeypatch):
-    monkeypatch.setattr(display, "PLAIN_SECONDS", 0.0)
-    report = progress.Progress(30, 0.75, 0.5, 1234.0, "items", None, 0.0, 61.0)
-    with display.ProgressDisplay() as shown:
-        shown(report)
-    assert capsys.readouterr() == ("", " 75%  step 30  loss 0.5000  1,234 items/s  1:01 left\n")
 
 
 def test_data_wait_time_is_reported(tmp_path, monkeypatch):
@@ -80,6 +71,17 @@ def test_the_estimate_of_remaining_time_ignores_the_first_step(monkeypatch):
         now += 2 if step > 1 else 100
         meter.step(step, 64, step / 100)
     assert str(reports[-1]) == "  5%  step 5  32 images/s  3:10 left"
+
+
+def test_the_end_of_a_run_is_reported(monkeypatch):
+    now = 0.0
+    reports: list[progress.Progress] = []
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
+    meter = progress.ProgressMeter(reports.append, "images")
+    for step in range(1, 11):
+        now += 0.2
+        meter.step(step, 64, step / 10)
+    assert [report.fraction for report in reports] == [0.3, 0.6, 0.9, 1.0]
 
 
 def test_utilization_counts_steps_only(monkeypatch):
@@ -133,6 +135,21 @@ def test_accuracy_is_drawn_next_to_the_loss(tmp_path, monkeypatch):
     assert [text.get_text() for text in shares.get_legend().get_texts()] == ["training", "validation"]
 
 
+def test_a_single_point_and_the_final_weights_are_marked(tmp_path, monkeypatch):
+    from matplotlib.figure import Figure
+
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    lines = [{"step": 5, "loss": 1.0}, *({"step": s, "validation": {"loss": s / 10}} for s in (4, 8))]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for chosen, marked in ((4, [[[4, 0.4]]]), (None, [])):
+        progress.draw_losses(tmp_path, by_epoch=False, chosen=chosen)
+        training, validation, *rings = figures.pop().axes[0].lines
+        assert (training.get_marker(), validation.get_marker()) == ("o", "o")
+        assert [ring.get_xydata().tolist() for ring in rings] == marked
+        assert all(ring.get_label() == "final weights" for ring in rings)
+
+
 def test_curves_have_one_point_per_validation(tmp_path, monkeypatch):
     from matplotlib.figure import Figure
 
@@ -158,7 +175,8 @@ class Telling(ToyTask):
 def test_training_accuracy_is_logged(tmp_path):
     train(Telling(), CONFIG, tmp_path, compute=toy_route())
     entries = [entry for entry in progress.read_metrics(tmp_path / "metrics.jsonl") if "loss" in entry]
-    seen = [0, *(entry["tokens"] for entry in entries)]
+    seen = [0, *(entry["items"] for entry in entries)]
+    assert all(entry["items_per_second"] > 0 and "tokens" not in entry for entry in entries)
     shares = [10 / (after - before) for before, after in pairwise(seen)]  # ten batches in every window
     assert [entry["accuracy"] for entry in entries] == pytest.approx(shares)
 

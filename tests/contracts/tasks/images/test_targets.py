@@ -52,8 +52,11 @@ def test_a_run_predicts_the_target(
     target: str, metric: str, problem: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = {**SMALL, "data": str(data / target), "target": target, "training.metric": metric}
+    if target == "multi-label":
+        settings |= {"threshold": "validation", "class_weights.framed": 2}
     result = train("image-classification", settings, out=tmp_path / "run")
     assert result is not None
+    assert target == "regression" or result["threshold"].keys() == {"bright", "framed"}
     assert result["metrics"][metric]["value"] > 0.8
     assert json.loads((tmp_path / "run" / "config.json").read_text())["problem_type"] == problem
     model, image = manyheads.load(str(tmp_path / "run")), str(data / "test-0.png")
@@ -64,6 +67,19 @@ def test_a_run_predicts_the_target(
     assert cli.main(["classify", str(tmp_path / "run"), image, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)[0]
     assert answer["value"] == prediction if target == "regression" else len(answer["labels"]) == len(prediction)
+    rows = [json.loads(line) for line in (data / target / "test.jsonl").read_text().splitlines()]
+    renamed = [{"id": row["image"][3:].removesuffix(".png"), "value": row["label"]} for row in rows]
+    (tmp_path / "test.jsonl").write_text("\n".join(map(json.dumps, renamed)))
+    columns = f"image=id,label=value,folder={data},suffix=.png"
+    command = ["evaluate", str(tmp_path / "run"), "--columns", columns, "--json"]
+    assert cli.main([*command, "--data", str(tmp_path / "test.jsonl")]) == 0
+    assert json.loads(capsys.readouterr().out)["metrics"] == model.outcome().metrics
+    assert cli.main(command) == 2
+    assert "columns apply only to other test data" in capsys.readouterr().err
+    assert cli.main([*command[:3], "text=id"]) == 2
+    assert "--columns text: expected some of image, label, folder, suffix" in capsys.readouterr().err
+    assert cli.main([*command[:2], "--truncate"]) == 2
+    assert "--truncate applies to classifiers and encoders of texts" in capsys.readouterr().err
     assert cli.main(["evaluate", str(tmp_path / "run"), "--errors", str(tmp_path / "errors.png")]) == 0
     assert Image.open(tmp_path / "errors.png").width > 100
 
