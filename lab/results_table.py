@@ -314,6 +314,7 @@ PAPERS = {
     "nonlocal": ("moving-digits", "cifar10/nonlocal"),
     "local-attention": ("cifar10/local-attention",),
     "conv-attention": ("conv-attention/theorem", "cifar10/conv-attention"),
+    "detr": ("detection",),
 }  # fmt: skip
 RIVALS = dict.fromkeys(("squeeze-excitation", "nonlocal", "local-attention", "conv-attention"), "cifar10/resnet")
 PAGES: dict[str, tuple[Callable[[], str], ...]] = {
