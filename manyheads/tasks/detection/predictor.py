@@ -14,7 +14,7 @@ from PIL import Image
 
 from manyheads import directory
 from manyheads.analysis.maps import AttentionMaps, MapOptions
-from manyheads.analysis.maps.sides import Side
+from manyheads.analysis.maps.sides import SPECIAL, Side
 from manyheads.calls import checked_methods
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.images.object_preprocessing import MEAN, STD, ObjectPreprocessing, padded
@@ -72,6 +72,7 @@ class Detector(TrainedModel[Detr]):
     verbs: ClassVar[tuple[str, ...]] = ("detect", "attend", "evaluate")
     reads: ClassVar = "images"
     reports = ("by_label",)
+    has_channel_weights: ClassVar = False  # as of other predictors that read images
 
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
         super().__init__(loaded, compute)
@@ -147,14 +148,13 @@ class Detector(TrainedModel[Detr]):
         maps = self._attention_maps(
             [torch.from_numpy(array)[None]], sides, title, MapOptions(axis, layers, heads), picture=picture
         )
-        kept = [each.query for each in found]
-        if kept and "cross" in maps.axes:
-            rows = [
-                replace(layer, weights=layer.weights[:, :, kept], queries=layer.queries.part(kept))
-                for layer in maps["cross"]
-            ]
-            maps = replace(maps, axes={"cross": rows, **{name: maps[name] for name in maps if name != "cross"}})
-        return maps
+        if "cross" not in maps.axes:
+            return maps
+        kept = [each.query for each in found] or list(range(len(objects)))
+        # Like the class token of a ViT, the objects are tokens before a grid, here an empty one.
+        queries = Side(objects.part(kept).tokens, (SPECIAL,) * len(kept), grid=(0, 0))
+        rows = [replace(layer, weights=layer.weights[:, :, kept], queries=queries) for layer in maps["cross"]]
+        return replace(maps, axes={"cross": rows, **{name: maps[name] for name in maps if name != "cross"}})
 
     def _grid(self, height: int, width: int) -> tuple[tuple[int, int], tuple[float, float]]:
         """Return the number of rows and columns of cells of an image, and the fraction of the image that they cover."""
