@@ -95,7 +95,8 @@ class LabelEvaluation(EvaluationResult):
         counts = np.stack([truth & predicted, predicted, truth]).sum(1).T.tolist()  # (L, 3)
         rows = [Counts(*row).row(label) for label, row in zip(self.labels, counts, strict=True)]
         if self.kind == "classes":
-            return Table(row for row, (_, found, expected) in zip(rows, counts, strict=True) if found or expected)
+            by_name = dict(zip(self.labels, rows, strict=True))
+            return Table(by_name[label] for label in label_order({*self.references, *self.outputs}))
         precisions = map(average_precision, self.scores.T, truth.T)
         return Table({**row, "average_precision": value} for row, value in zip(rows, precisions, strict=True))
 

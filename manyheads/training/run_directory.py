@@ -151,7 +151,8 @@ def replaced_run(out: Path) -> Iterator[None]:
     """Move the run in `out` away, so that the `with` block can train there, and delete it afterwards.
 
     If the block ends before the first checkpoint of the new run, the old run is put back. Runs in subdirectories of
-    `out` are not moved. Raises UserError if another process trains in `out`.
+    `out` are not moved. If the process is killed, the old run remains next to `out`, in a folder that
+    begins with `LEFTOVER`. Raises UserError if another process trains in `out`.
     """
     if run_status(out) not in ("unfinished", "finished"):
         yield

@@ -265,7 +265,9 @@ def test_the_directory_of_another_run_is_safe(tmp_path):
     stopped = train(ToyTask(), config, run, compute=toy_route(), max_minutes=0, resume_command=command)
     assert stopped.status == "stopped"
     assert run_status(run) == "unfinished"
-    with pytest.raises(ValueError, match="unfinished run; resume it with: manyheads train toy --resume"):
+    with pytest.raises(
+        ValueError, match="unfinished run; replace it .* or resume it with: manyheads train toy --resume"
+    ):
         train(
             ToyTask(), config, run, compute=toy_route(), resume_command="manyheads train toy training.steps=3 --resume"
         )

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from transformers.activations import QuickGELUActivation
 
 from manyheads.core.layers import (
     ACTIVATIONS,
@@ -18,7 +19,8 @@ from manyheads.core.layers import (
     xavier_uniform,
 )
 
-THEIRS = {"relu": nn.ReLU(), "silu": nn.SiLU(), "gelu": nn.GELU(), "gelu_tanh": nn.GELU(approximate="tanh")}
+THEIRS = {"relu": nn.ReLU(), "silu": nn.SiLU(), "gelu": nn.GELU(), "gelu_tanh": nn.GELU(approximate="tanh"),
+          "quick_gelu": QuickGELUActivation()}  # fmt: skip
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
