@@ -1,6 +1,7 @@
 """`python -m scripts.check_site DIR`: check the built pages.
 
-They load nothing from elsewhere, their links lead to existing pages and headings, and every table is rendered.
+They load nothing from elsewhere, their links lead to existing pages and headings, and every table is rendered. If
+Chromium is installed, no formula is cut off on the page of a phone.
 """
 
 from __future__ import annotations
@@ -78,10 +79,37 @@ def faults(site: Path) -> list[str]:
     return lines
 
 
+PHONE = 400  # width of a page on a phone in pixels
+TYPESET = "document.readyState === 'complete' && document.querySelector('mjx-container') !== null"
+# the widest right edge of a formula; formulas in tables scroll with their table
+EDGE = """MathJax.startup.promise.then(() => Math.max(0, ...[...document.querySelectorAll("mjx-container > mjx-math")]
+  .filter((formula) => !formula.closest("table")).map((formula) => formula.getBoundingClientRect().right)))"""
+
+
+def clipped(site: Path) -> list[str]:
+    """A line for each page with a formula that is cut off on a phone. Without Chromium, nothing is checked."""
+    from tests.support.browser import BINARY, Browser
+
+    if BINARY is None:
+        return []
+    lines, browser = [], Browser()
+    browser.send("Emulation.setDeviceMetricsOverride", width=PHONE, height=900, deviceScaleFactor=1, mobile=False)
+    for file in sorted(site.rglob("*.html")):
+        if re.search(r'class="math|<mjx-math', file.read_text(encoding="utf-8")):
+            browser.send("Page.navigate", url=file.absolute().as_uri())
+            browser.wait(TYPESET)
+            if (edge := browser.run(EDGE)) > PHONE:
+                lines.append(
+                    f"{file.relative_to(site)}: a formula ends at {edge:.0f} of {PHONE} pixels: break its line"
+                )
+    browser.close()
+    return lines
+
+
 def main(arguments: list[str]) -> int:
     site = Path(*arguments)
     pages = len(list(site.rglob("*.html")))
-    lines = faults(site) if pages else [f"{site}: no pages"]
+    lines = [*faults(site), *clipped(site)] if pages else [f"{site}: no pages"]
     print(
         *lines or [f"{site}: {pages} pages, nothing is loaded from elsewhere, every link and every table is right"],
         sep="\n",

@@ -62,7 +62,7 @@ def _plan(options: argparse.Namespace) -> None:
         state=ADAM if training is None else state_numbers(training),
     )  # fmt: skip
     figures = {"name": options.model, **figures}
-    return document(figures) if options.json else _show(figures)
+    return document(figures) if options.json else _show(figures, measured=not options.tflops)
 
 
 def _hardware(options: argparse.Namespace, threads: int | None) -> Hardware:
@@ -89,7 +89,8 @@ def _hardware(options: argparse.Namespace, threads: int | None) -> Hardware:
     )  # fmt: skip
 
 
-def _show(figures: JsonObject) -> None:
+def _show(figures: JsonObject, *, measured: bool) -> None:
+    """Print a plan. `measured` is True if the speed was measured on this machine, not given."""
     ways = {"alone": "one process", "ddp": "replicated (DDP)", "fsdp": "sharded (FSDP2)"}
     shown = {way: figures[way] for way in ways if way in figures}
     unit = " -> ".join(map(str, figures["lengths"]))
@@ -112,6 +113,9 @@ def _show(figures: JsonObject) -> None:
         ("seconds per step", *(_time(way["step"]) for way in shown.values())),
         ("bound by", *(way["bound by"] for way in shown.values())),
     ])  # fmt: skip
+    if measured:
+        print("\nOther programs on this machine change the estimated time by half and more. A process needs up to 20% "
+              "more memory.")  # fmt: skip
 
 
 def _size(size: float | None) -> str:

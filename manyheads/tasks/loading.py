@@ -68,7 +68,7 @@ def load(
     lacks.
 
         >>> translator = manyheads.load("runs/translation")
-        >>> translator.verbs
+        >>> translator.supported
         ('translate', 'attend', 'lens', 'evaluate')
     """
     if device is not None:

@@ -75,6 +75,11 @@ class ImageEncoder(TrainedModel[ReadsImages[Config]]):
         return distinct_names(self.model.labels)
 
     @property
+    def supported(self) -> tuple[str, ...]:
+        attends = bool(tapped(self.model)) or self.has_channel_weights
+        return tuple(verb for verb in super().supported if verb != "attend" or attends)
+
+    @property
     def has_channel_weights(self) -> bool:
         """Return True for a network with squeeze-and-excitation and without attention."""
         return not tapped(self.model) and bool(squeezes(self.model))

@@ -191,6 +191,9 @@ def _teacher(
 ) -> Teacher:
     if isinstance(model, ViT) and model.config.distilled and model.config.fused == "none":
         raise UserError("model.fused=none: the distillation token has no head to learn from a teacher")
+    if isinstance(model, ViT) and model.config.distilled and model.config.fused == "softmax":
+        logger.info("transformers averages the logits of the two heads, not their softmaxes as this model: for equal "
+                    "probabilities, set model.fused=logits")  # fmt: skip
     labels, teacher_labels = model.labels, loaded.model.labels
     if teacher_labels != labels:
         raise UserError(

@@ -120,11 +120,11 @@ def test_changed_files_are_named_and_read_once(run: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(LabeledSource, "read", counted)
     text = Path("t.tsv").read_text()
     Path("t.tsv").write_text(f"{text}one more\tno\n")
-    with pytest.raises(ValueError, match=r"^r: the data has changed since the run was started: \S+/t\.tsv; resume it"):
+    with pytest.raises(ValueError, match=r"^r: the data has changed since the run was started: t\.tsv; resume it"):
         manyheads.train(resume=run)
     Path("t.tsv").write_text(text)
     Path("d.tsv").write_text(Path("d.tsv").read_text().replace("film 7", "film seven"))
-    with pytest.raises(ValueError, match=r"^r: the data has changed since the run was started: \S+/d\.tsv; resume it"):
+    with pytest.raises(ValueError, match=r"^r: the data has changed since the run was started: d\.tsv; resume it"):
         manyheads.train(resume=run)
     assert count == 2
 

@@ -225,6 +225,7 @@ def test_a_student_learns_from_a_teacher(run: Path, data: Path, tmp_path: Path, 
                 "training.ema": 0.5}  # fmt: skip  # the last weights, because the best ones agree with the labels
     result = train("image-classification", {**settings, "model": {**TINY, "distilled": token}}, out=tmp_path / "run")
     told = result["distillation"]
+    assert any("set model.fused=logits" in message for message in result.messages) == token
     assert told["teacher_top1"] < 0.2
     assert told["differing_labels"] > 0.8
     assert ("token_similarity" in told) == token
