@@ -190,6 +190,7 @@ FIRST = (
     ("answer questions about a text, fine-tuned", "xquad", "from all-MiniLM-L6-v2", "squad_f1"),
     ("continue text in Shakespeare's style", "language-modeling/tiny-shakespeare", "3 seeds", "loss"),
     ("classify handwritten digits with a ViT", "mnist/vit", "default settings", "top1"),
+    ("find handwritten digits in a scene with DETR", "detection", "epochs=24", "ap50"),
     ("classify small photos with a ResNet", "cifar10/resnet", "batch_items=64, epochs=20", "top1"),
 )
 

@@ -128,8 +128,8 @@ def label_weights(count: int, device: torch.device) -> Tensor:
 def cell_loss(logits: Tensor, valid: Tensor, objects: Objects) -> Tensor:
     """Return the mean cross-entropy of the labels of an image's cells.
 
-    The label of a cell is that of the object whose box contains the center of the cell, or is less than half a cell
-    away; of several, the object with the nearest center.
+    An object labels the cells whose centers are in its box, or less than half a cell away from it. If a cell has
+    several objects, the one with the nearest center labels it.
 
     logits  (B, Y * X, L + 1)
     valid   table of the cells whose pixels are not padding, (B, Y, X)

@@ -68,7 +68,7 @@ def test_the_loss_is_that_of_transformers(tmp_path: Path) -> None:
 
 
 def test_cells_have_the_label_of_the_nearest_object_around_them() -> None:
-    # 2 rows and 4 columns of cells, of which the last column is padding; object 0 covers the left third of the image
+    # 2 rows and 4 columns of cells; the last column is padding. Object 0 covers the left third of the image
     valid = torch.tensor([[[True, True, True, False]] * 2])
     boxes = torch.tensor([[[1 / 6, 0.5, 1 / 3, 1.0], [0.95, 0.95, 0.02, 0.02], [0.5, 0.5, 1.0, 1.0]]])
     objects = Objects(boxes, torch.tensor([[1, 0, 2]]), torch.tensor([[True, True, False]]))
