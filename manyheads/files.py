@@ -105,6 +105,14 @@ def write_json(path: Path, value: Any) -> None:
     write(path, json.dumps(value, indent=1) + "\n")
 
 
+def same_file(one: Path, other: str | Path) -> bool:
+    """Return True if both paths lead to the same existing file. A text that cannot be a path leads to none."""
+    try:
+        return one.samefile(other)
+    except (OSError, ValueError):
+        return False
+
+
 def check_free(out: Path) -> None:
     """Raise UserError if `out` exists and is not an empty directory."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

@@ -62,7 +62,7 @@ def _numbers(text: str) -> list[int]:
 def _attend(options: argparse.Namespace) -> None:
     out: Path = options.out or Path("attention.html")
     suffix = out.suffix.lower()
-    check_file(out, SUFFIXES, f"expected a file that ends in {', '.join(SUFFIXES)}")
+    check_file(out, SUFFIXES, f"expected a file that ends in {', '.join(SUFFIXES)}", inputs=options.rest)
     predictor = model_for("attend", options.model)
     if predictor.reads == "images" and predictor.has_channel_weights:
         return _write_channel_weights(predictor, options)

@@ -39,7 +39,7 @@ def add(verbs: Verbs) -> None:
 def _detect(options: argparse.Namespace) -> None:
     images = [file for path in options.rest for file in images_in(path)]
     if options.out:
-        check_file(options.out, PICTURES, f"expected a name in {' or '.join(PICTURES)}")
+        check_file(options.out, PICTURES, f"expected a name in {' or '.join(PICTURES)}", inputs=images)
         if len(images) != 1:
             raise UserError(f"--out draws one image, found {len(images):,}: give one IMAGE")
     detector = model_for("detect", options.model, options.precision)

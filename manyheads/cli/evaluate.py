@@ -28,6 +28,7 @@ def add(verbs: Verbs) -> None:
         Option("--confusion", "FILE.png|-", "draw the confusion matrix; -: print it as a table"),
         Option("--errors", "FILE.csv|.png", "write the wrong predictions as a table, or the wrong images as a sheet",
                Path),
+        Flag("--overwrite", "replace an existing file of --errors"),
         Flag("--truncate", "shorten texts that exceed the model's maximum length"),
         columns_option("columns of --data", *ROLES),
         ensemble(), PRECISION, PROCESSES,
@@ -63,7 +64,9 @@ def _evaluate(options: argparse.Namespace) -> None:
 
         sheet = (".png",) if model.reads == "images" else ()
         expected = f"expected a name in {', '.join(WRITTEN)}, or in .png for a model that reads images"
-        check_file(options.errors, (*WRITTEN, *sheet), expected, "--errors")
+        check_file(options.errors, (*WRITTEN, *sheet), expected, "--errors", [options.data or ""])
+        if options.errors.exists() and not options.overwrite:
+            raise UserError(f"--errors {options.errors}: the file exists: give another name, or pass --overwrite")
     if options.trust:
         from manyheads.tasks.evaluation import trust
 

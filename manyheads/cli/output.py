@@ -8,14 +8,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from manyheads.errors import UserError
-from manyheads.files import JsonMapping
+from manyheads.files import JsonMapping, same_file
 
 
-def check_file(out: Path, suffixes: Sequence[str], expected: str, option: str = "--out") -> None:
+def check_file(
+    out: Path, suffixes: Sequence[str], expected: str, option: str = "--out", inputs: Iterable[str] = ()
+) -> None:
     """Check the value of an option before any computation. Raise UserError if the file cannot be written.
 
     expected  description of the valid file names, for the message about a name with a wrong suffix
+    inputs    inputs of the command, which the file must not replace; those that are no files are ignored
     """
+    if any(same_file(out, given) for given in inputs):
+        raise UserError(f"{option} {out} is an input: give another file")
     if out.suffix.lower() not in suffixes:
         raise UserError(f"{option} {out}: {expected}")
     if not out.absolute().parent.is_dir():

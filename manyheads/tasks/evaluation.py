@@ -16,7 +16,7 @@ from manyheads.data.readers.splits import Data
 from manyheads.data.readers.tables import is_table
 from manyheads.data.table_writer import Layout, has_bytes, schema_of, table_writer
 from manyheads.errors import UserError
-from manyheads.files import JsonObject, replacing
+from manyheads.files import JsonObject, replacing, same_file
 from manyheads.runs.result import metrics_html
 from manyheads.tasks.tables import check_added, rows_at
 from manyheads.training.record import Metrics, add_own_run, is_own_run
@@ -137,6 +137,7 @@ class EvaluationResult:
         """
         from manyheads.analysis.figures.confusion import draw_sheet
 
+        self._check_unread(Path(path))
         errors = self.errors()
         if Path(path).suffix.lower() != ".png":
             return self._save_table(Path(path), errors)
@@ -145,6 +146,14 @@ class EvaluationResult:
             (self.image(e[0]), f"{e[2] or NO_LABEL} as {e[3] or NO_LABEL}, {e[4]}") for e in errors[:MAX_PICTURES]
         ]
         draw_sheet(path, pictures)
+
+    def _check_unread(self, path: Path) -> None:
+        """Raise UserError for a file that contains the evaluated data or one of their images."""
+        file = None if self.data is None else self.data.file
+        pictures = self.inputs if self.image is not None else []
+        within = file is not None and path.is_file() and path.resolve().is_relative_to(file.resolve())
+        if within or any(same_file(path, picture) for picture in pictures):
+            raise UserError(f"{path}: this file has evaluated data: give another file")
 
     def _save_table(self, path: Path, errors: Sequence[tuple[int, str, str, str, float | str]]) -> None:
         places = self._places([error[0] for error in errors])

@@ -105,6 +105,8 @@ def check_labels(labels: Sequence[str], place: object, target: TargetKind = "cla
     """Raise UserError if the training data have fewer than two distinct labels (or numbers, for a regression)."""
     if target == "multi-label" and not any(labels):
         raise UserError(f"{place}: no item has a label; expected a list of labels, or names separated by |")
+    if target == "multi-label" and {*labels} == {"0", "1"}:
+        raise UserError(f"{place}: the labels are 0 and 1; name a column of flags in a list: columns.label=[NAME]")
     if len(set(labels)) < 2:
         what = "number" if target == "regression" else "label"
         raise UserError(f"{place}: found only one {what}, {labels[0]!r}; expected at least two")

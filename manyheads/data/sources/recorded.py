@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from manyheads.core.config import check_fields
 from manyheads.data.images.files import Columns as ImageColumns
+from manyheads.data.images.object_source import ObjectSource
 from manyheads.data.images.source import ImageSource
 from manyheads.data.readers.labeled import Columns
 from manyheads.data.readers.splits import PATHS, Data, from_here
@@ -33,7 +34,7 @@ KINDS: dict[str, type[Source[Any]]] = {
     source.kind: source
     for source in (
         ParallelSource, LabeledSource, TextPairSource, TaggedSource, QuestionSource, TextSource, DocumentSource,
-        ImageSource,
+        ImageSource, ObjectSource,
     )
 }  # fmt: skip
 
@@ -68,6 +69,8 @@ class RecordedData(Generic[D]):
         source, expected = self.source, self.fingerprints.get(split)
         if expected is None:
             raise UserError(f"the model was trained without {split} data; give some with --data PATH")
+        if "test" not in self.fingerprints:  # The run did not score its test data, because they have no labels.
+            source = replace(source, test=None)
         corpus = {"validation": source.validation, "test": source.test}.get(split)
         for path in filter(None, [corpus] if corpus else [source.data, source.validation, source.test]):
             if path.startswith(HUB):

@@ -4,7 +4,7 @@ import gzip
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from manyheads.data.sources.corpora import LabeledSource, ParallelSource, Questi
 from manyheads.data.sources.recorded import KINDS, recorded_data
 from manyheads.data.sources.running_text import DocumentSource, TextSource
 from manyheads.data.sources.source import Source
+from manyheads.errors import UserError
 from papers.nonlocal_net.moving_digits import ClipSource
 from papers.universal.source import DigitSource
 
@@ -282,3 +283,23 @@ def test_a_missing_split_is_reported_before_other_data_are_read(
         FileNotFoundError, match=r"absent\.tsv: no such file or directory; give .*, or a directory with train"
     ):
         kind(**given).read()
+
+
+def test_unlabeled_test_data_do_not_hinder_the_validation_data(tmp_path: Path) -> None:
+    rows = [f"text {number},{'ab'[number % 2]}" for number in range(60)]
+    (tmp_path / "train.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    (tmp_path / "test.csv").write_text("text\na film\n")
+    source = LabeledSource(data=str(tmp_path))
+    splits = source.read()
+    assert splits.test is None
+    recorded = recorded_data({"data": source.describe(splits)})
+    assert recorded is not None
+    assert len(recorded.read("validation")) == len(splits.validation)
+
+
+def test_flags_are_no_names_of_labels(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("text,toxic\n" + "\n".join(f"text {number},{number % 2}" for number in range(60)))
+    source = LabeledSource(data=str(tmp_path / "t.csv"), target="multi-label", columns=Columns(label="toxic"))
+    with pytest.raises(UserError, match=r"the labels are 0 and 1; name a column of flags in a list"):
+        source.read()
+    assert replace(source, columns=Columns(label=("toxic",))).read().train.labels[0] in ("toxic", "")

@@ -10,6 +10,7 @@ import pytest
 
 import manyheads
 from manyheads import cli
+from manyheads.errors import UserError
 from tests.support import services
 from tests.support.refusals import refused
 
@@ -73,3 +74,29 @@ def test_errors_without_a_label_say_so(runs: Path, tmp_path: Path) -> None:
     (row,) = read(tmp_path / "e.csv").to_dict("records")
     assert (row["truth"], row["prediction"]) == ("negative|positive", "no label")
     assert row["probability"].startswith("negative 0.")
+
+
+def test_evaluated_data_are_never_replaced(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = tmp_path / "t.csv"
+    data.write_text("text,label\nthe cat,positive\nthe dog,negative\n")
+    before = data.read_text()
+    (tmp_path / "link.csv").symlink_to(data)
+    for out in ("t.csv", "link.csv"):
+        assert "is an input" in refused(
+            capsys, "evaluate", str(runs / "classifier"), "--data", str(data), "--errors", out
+        )
+    outcome = manyheads.load(runs / "classifier").outcome(data)
+    with pytest.raises(UserError, match="this file has evaluated data"):
+        outcome.save_errors("link.csv")
+    (tmp_path / "other.csv").write_text("mine")
+    command = ("evaluate", str(runs / "classifier"), "--data", str(data), "--errors", "other.csv")
+    assert "the file exists: give another name, or pass --overwrite" in refused(capsys, *command)
+    assert cli.main([*command, "--overwrite"]) == 0
+    (tmp_path / "folder").mkdir()
+    data.rename(tmp_path / "folder" / "test.csv")
+    with pytest.raises(UserError, match="this file has evaluated data"):
+        manyheads.load(runs / "classifier").outcome(tmp_path / "folder").save_errors("folder/test.csv")
+    assert (tmp_path / "folder" / "test.csv").read_text() == before
