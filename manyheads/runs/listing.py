@@ -124,7 +124,7 @@ def differing_settings(runs: Sequence[ListedRun]) -> dict[str, JsonObject]:
     for run in runs:
         alike = [other for other in runs if other.recipe == run.recipe]
         found[run.name] = {
-            key.rpartition(".")[2]: value for key, value in run.settings.items()
+            _short(key): value for key, value in run.settings.items()
             if any(other.settings.get(key, ...) != value for other in alike)
         }  # fmt: skip
     return found
@@ -159,3 +159,8 @@ def draw_curves(runs: Sequence[ListedRun], path: Path) -> None:
     handles, names = panels[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     save(figure, path)
+
+
+def _short(key: str) -> str:
+    """Return the last part of a setting's key, or the whole key of a class weight, whose last part is a label."""
+    return key if key.startswith("class_weights.") else key.rpartition(".")[2]

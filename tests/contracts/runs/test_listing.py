@@ -13,7 +13,7 @@ import manyheads
 from manyheads import cli
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
-from manyheads.runs.listing import MAX_CURVES, draw_curves, find_runs
+from manyheads.runs.listing import MAX_CURVES, ListedRun, differing_settings, draw_curves, find_runs
 from manyheads.training.run_directory import locked
 
 
@@ -110,3 +110,12 @@ def test_a_damaged_record_names_its_file(folder: Path) -> None:
     (folder / "a" / "result.json").write_text("{")
     with pytest.raises(UserError, match=r"a/result\.json"):
         manyheads.list_runs(folder)
+
+
+def test_the_weight_of_a_class_keeps_its_whole_key() -> None:
+    runs = [
+        ListedRun(name, Path(name), "sst2", {"class_weights.5": weight, "training.epochs": 1 + weight}, {}, {}, 1.0,
+                  "finished", 1, [])
+        for name, weight in (("a", 1), ("b", 2))
+    ]  # fmt: skip
+    assert differing_settings(runs)["b"] == {"class_weights.5": 2, "epochs": 3}
