@@ -64,12 +64,12 @@ class RecipeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
             )
         labels = column_or_1d(y, warn=True)
         try:
-            self.classes_, indices = np.unique(labels, return_inverse=True)
+            classes, indices = np.unique(labels, return_inverse=True)
         except TypeError:
             kinds = sorted({type(label).__name__ for label in labels.tolist()})
             raise UserError(f"y has values of {shown(kinds)}: expected labels of one type, none missing") from None
         check_classification_targets(labels)
-        names = [*map(str, self.classes_.tolist())]
+        names = [*map(str, classes.tolist())]
         if len(names) < 2:
             raise UserError(
                 f"y has {f'only the label {names[0]}' if names else 'no label'}: expected at least two labels"
@@ -81,7 +81,7 @@ class RecipeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         with TemporaryDirectory() as folder:
             own = {"names": names, "target": "classes"}  # The file `config` may have another target.
             self.run_ = train(self.recipe, own, train=data, **{"out": Path(folder, "run"), **options})
-            self.predictor_ = self.run_.predictor  # loaded before its directory is deleted
+            self.classes_, self.predictor_ = classes, self.run_.predictor  # loaded before its directory is deleted
         return self
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float32]:

@@ -127,6 +127,12 @@ def test_a_list_may_be_empty_and_one_text_is_no_list(fitted: RecipeClassifier) -
         fitted.predict("a film")
 
 
+def test_a_refused_fit_keeps_the_model(fitted: RecipeClassifier) -> None:
+    with pytest.raises(UserError):
+        fitted.fit([], [])
+    assert fitted.predict(["a good film"]).tolist() == [10]
+
+
 def test_a_blank_text_and_an_estimator_without_a_model_are_refused(fitted: RecipeClassifier) -> None:
     with pytest.raises(ValueError, match="text 2 is blank"):
         fitted.predict(["a film", " "])
