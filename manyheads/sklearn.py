@@ -9,7 +9,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from manyheads.errors import UserError, extra
+from manyheads.errors import UserError, extra, shown
+from manyheads.tasks.classification.recipes import ClassificationConfig
+from manyheads.tasks.registry import find
 from manyheads.tasks.train import train
 
 with extra("sklearn", "manyheads.sklearn"):
@@ -51,20 +53,35 @@ class RecipeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
         """Train the recipe from the beginning.
 
         sample_weight  factor of the loss of each text, (N,), relative to their mean. By default, all factors are 1
+
+        Raises UserError for a recipe or target other than one label per text, and for labels that cannot be sorted.
         """
+        if not isinstance(find(self.recipe).config, ClassificationConfig):
+            raise UserError(f"{self.recipe} does not classify texts: expected a recipe such as text-classification")
+        if self.settings.get("target", "classes") != "classes":
+            raise UserError(
+                f"target={self.settings['target']}: expected classes, because y has one label for each text"
+            )
         labels = column_or_1d(y, warn=True)
+        try:
+            classes, indices = np.unique(labels, return_inverse=True)
+        except TypeError:
+            kinds = sorted({type(label).__name__ for label in labels.tolist()})
+            raise UserError(f"y has values of {shown(kinds)}: expected labels of one type, none missing") from None
         check_classification_targets(labels)
-        self.classes_, indices = np.unique(labels, return_inverse=True)
-        names = [*map(str, self.classes_.tolist())]
+        names = [*map(str, classes.tolist())]
         if len(names) < 2:
-            raise UserError(f"y has only the label {', '.join(names)}: expected at least two labels")
+            raise UserError(
+                f"y has {f'only the label {names[0]}' if names else 'no label'}: expected at least two labels"
+            )
         data = {**_columns(X), "label": indices}
         options: dict[str, Any] = {"progress": False, **self.settings}
         if sample_weight is not None:
             data["weight"], options["columns.weight"] = np.asarray(sample_weight), "weight"
         with TemporaryDirectory() as folder:
-            self.run_ = train(self.recipe, {"names": names}, train=data, **{"out": Path(folder, "run"), **options})
-            self.predictor_ = self.run_.predictor  # loaded before its directory is deleted
+            own = {"names": names, "target": "classes"}  # The file `config` may have another target.
+            self.run_ = train(self.recipe, own, train=data, **{"out": Path(folder, "run"), **options})
+            self.classes_, self.predictor_ = classes, self.run_.predictor  # loaded before its directory is deleted
         return self
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float32]:
@@ -86,7 +103,9 @@ class RecipeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  #
 def _columns(X: ArrayLike) -> dict[str, Any]:
     """Return the texts, or the first and second texts of pairs, as lists by the names of their columns."""
     table = np.asarray(X, dtype=object)
-    table = table.reshape(len(table), -1)
-    if table.shape[1] > 2:
-        raise UserError(f"expected texts, or pairs of texts, found {table.shape[1]} columns")
+    if not table.ndim:
+        raise UserError(f"expected a sequence of texts, such as a list, found one {type(X).__name__}")
+    table = table[:, None] if table.ndim == 1 else table
+    if table.ndim > 2 or table.shape[1] not in (1, 2):
+        raise UserError(f"expected texts, or pairs of texts, found {' x '.join(map(str, table.shape[1:]))} columns")
     return dict(zip(("text", "text_pair"), table.T.tolist(), strict=False))

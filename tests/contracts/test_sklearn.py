@@ -17,6 +17,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 
+from manyheads.errors import UserError
 from manyheads.sklearn import RecipeClassifier
 
 pytestmark = pytest.mark.filterwarnings("ignore:vocabulary=")
@@ -95,12 +96,41 @@ def test_pairs_are_two_columns() -> None:
         (lambda: made().fit(X, Y, sample_weight=-np.ones(60)), "expected a weight of 0 or more in 'weight', found -1"),
         (lambda: made().fit(X, Y, sample_weight=np.zeros(60)), "the weights of all training items are 0"),
         (lambda: made().fit([*X[:59], None], Y), "row 60: expected text in 'text', found None"),
-        (lambda: RecipeClassifier("translation").fit(X, Y), "names: unknown setting"),
+        (lambda: made().fit([], []), "y has no label: expected at least two"),
+        (
+            lambda: made().fit(X, np.array([None, "a"] * 30)),
+            "y has values of NoneType, str: expected labels of one type",
+        ),
+        (lambda: made().fit(X, np.array([None] * 60)), "y has values of NoneType: expected labels of one type"),
+        (lambda: made().fit("a text", Y), "expected a sequence of texts, such as a list, found one str"),
+        (lambda: made(target="multi-label").fit(X, Y), "target=multi-label: expected classes"),
+        (lambda: made(target="regression").fit(X, Y), "target=regression: expected classes"),
+        (lambda: RecipeClassifier("translation").fit(X, Y), "translation does not classify texts"),
+        (lambda: RecipeClassifier("tagging").fit(X, Y), "tagging does not classify texts"),
+        (lambda: RecipeClassifier("image-classification").fit(X, Y), "image-classification does not classify texts"),
     ],
 )
 def test_wrong_input_is_refused(use: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         use()
+
+
+def test_a_target_in_a_file_of_settings_does_not_apply(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("target: multi-label\n")
+    found = made(steps=1, config=tmp_path / "a.yaml").fit(X, Y)
+    assert found.predict_proba(X).sum(1) == pytest.approx(1)
+
+
+def test_a_list_may_be_empty_and_one_text_is_no_list(fitted: RecipeClassifier) -> None:
+    assert (fitted.predict([]).shape, fitted.predict_proba([]).shape) == ((0,), (0, 3))
+    with pytest.raises(UserError, match="expected a sequence of texts, such as a list, found one str"):
+        fitted.predict("a film")
+
+
+def test_a_refused_fit_keeps_the_model(fitted: RecipeClassifier) -> None:
+    with pytest.raises(UserError):
+        fitted.fit([], [])
+    assert fitted.predict(["a good film"]).tolist() == [10]
 
 
 def test_a_blank_text_and_an_estimator_without_a_model_are_refused(fitted: RecipeClassifier) -> None:

@@ -60,8 +60,10 @@ def _span(item: object) -> Span:
         parts = (*(item.get(name, item.get(f"{name}_offset")) for name in ("start", "end")), *labels)
     if [type(part) for part in parts] != [int, int, str] or not str(parts[2]).strip():
         raise BadRow(f"expected spans with a start, an end and one label: found {str(item)[:80]}", "correct the span")
-    start, end, label = parts
-    return start, end, label.strip()  # type: ignore[return-value, attr-defined]  # The types were compared above.
+    start, end, label = parts[0], parts[1], str(parts[2]).strip()
+    if label == "O" or label.startswith(("B-", "I-")):
+        raise BadRow(f"found the tag {label!r} as the label of a span", "name the entity without B- or I-")
+    return start, end, label  # type: ignore[return-value]  # The types were compared above.
 
 
 def tags_of(text: str, words: Sequence[tuple[int, int]], spans: Sequence[Span]) -> list[str]:
@@ -70,15 +72,19 @@ def tags_of(text: str, words: Sequence[tuple[int, int]], spans: Sequence[Span]) 
     words  start and end of each word in the text
     spans  labeled spans in order
 
-    Raises BadRow for a span that does not begin and end with a word, for spans that overlap, and for a blank text.
+    Raises BadRow for a span outside the text or that does not begin and end with a word, for spans that overlap, and
+    for a blank text.
     """
     if not words:
         raise BadRow("found a text without words", "remove it")
     first, last = ({word[side]: index for index, word in enumerate(words)} for side in (0, 1))
     tags = ["O"] * len(words)
     for start, end, label in spans:
-        shown = f"[{start}, {end}, {label!r}] is {text[max(start, 0) : max(end, 0)][:40]!r}"
-        if start not in first or end not in last or start >= end:
+        if not 0 <= start < end <= len(text):
+            fault = "ends before it starts" if end < start else "is empty" if end == start else "is outside the text"
+            raise BadRow(f"a span {fault}: [{start}, {end}, {label!r}] in {len(text):,} characters", "correct it")
+        shown = f"[{start}, {end}, {label!r}] is {text[start:end][:40]!r}"
+        if start not in first or end not in last:
             raise BadRow(f"a span does not begin and end with a word: {shown}", "move it to the edges of words")
         inside = slice(first[start], last[end] + 1)
         if set(tags[inside]) != {"O"}:

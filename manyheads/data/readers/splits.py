@@ -9,9 +9,10 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import Field, replace
 from pathlib import Path
 from random import Random
-from typing import Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +74,8 @@ class Data(Protocol):
 
     skips  number of skipped items, by file and reason
     """
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     @property
     def skips(self) -> dict[str, int]: ...
@@ -213,7 +216,15 @@ def hold_out(
         if back.all():
             raise UserError("too few items of each label to hold out validation data; give validation data")
         kept, held = np.sort(np.concatenate([kept, held[back]])), held[~back]
-    return data.subset(kept), data.subset(held)
+    return parted(data, kept, held)
+
+
+def parted(data: D, kept: Sequence[int] | NDArray[np.int64], held: Sequence[int] | NDArray[np.int64]) -> tuple[D, D]:
+    """Return the training data and the validation data, given their indices.
+
+    Skipped items are counted only in the training data; otherwise the report would list them twice.
+    """
+    return data.subset(kept), replace(data.subset(held), skips={})
 
 
 def held_out_fraction(fraction: float | None, items: int) -> float:

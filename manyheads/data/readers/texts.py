@@ -166,7 +166,7 @@ class Texts:
         at = int(characters * (1 - fraction))
         if not 0 < at < characters:
             raise UserError(f"a text of {characters} characters is too short to split; give validation data")
-        return replace(self, span=(0, at), cut=cut), replace(self.subset([row]), span=(at, None), cut=cut)
+        return replace(self, span=(0, at), cut=cut), replace(self.subset([row]), span=(at, None), cut=cut, skips={})
 
     def sample(self, max_bytes: int) -> Iterator[str]:
         """Yield all pieces of the texts, or a sample of about `max_bytes` bytes.

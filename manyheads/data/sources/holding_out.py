@@ -27,6 +27,7 @@ from manyheads.data.readers.splits import (
     hashes_of,
     held_out_fraction,
     lowest_fraction_mask,
+    parted,
 )  # fmt: skip
 from manyheads.data.readers.squad import Questions
 from manyheads.data.readers.texts import Texts, compute_facts
@@ -124,12 +125,10 @@ def _longest_unique(hashes: NDArray[np.uint64], sizes: NDArray[np.int64], fracti
 
 
 def _split_by_mask(train: D, held_out: NDArray[np.bool_]) -> tuple[D, D]:
-    return train.subset(np.flatnonzero(~held_out)), train.subset(np.flatnonzero(held_out))
+    return parted(train, np.flatnonzero(~held_out), np.flatnonzero(held_out))
 
 
 def _with_facts(kept: Texts, held: Texts) -> tuple[Texts, Texts]:
-    # Count the skipped texts only in the training data; otherwise the report would list them twice.
-    held = replace(held, skips={})
     compute_facts(kept, held)
     return kept, held
 
@@ -146,7 +145,7 @@ def _split_off_document_end(train: Documents, longest: int, characters: float) -
     # The longest document has only one sentence and cannot be cut. Hold out the shortest document, although it is
     # larger than requested; the report shows the actual fraction.
     if not count and len(train.texts[smallest]) >= characters:
-        return train.subset([row for row in range(len(train)) if row != smallest]), train.subset([smallest])
+        return parted(train, [row for row in range(len(train)) if row != smallest], [smallest])
     if not count or not _is_close(
         suffix_lengths[count - 1] / max(characters, 1) * HELD_OUT_FRACTION, HELD_OUT_FRACTION
     ):

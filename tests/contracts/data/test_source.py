@@ -114,6 +114,26 @@ def test_a_saved_description_reads_the_same_splits(
         again.read("test", labels=labels)
 
 
+BAD = {  # training data with one faulty row, without validation data
+    "parallel": rows(99, "a {0}\tb {0}\n") + "\tnothing\n",
+    "labeled": "body,mark,id\n" + rows(99, "x {0},1,9\nw {0},0,9\n") + "z,9,3\n",
+    "tagged": rows(99, "a{0} B-X\n\n") + "y I-X\n",
+    "running": "body\n" + rows(99, "text {0}\n") + '"a"b\n',
+}
+
+
+@pytest.mark.parametrize("make", SOURCES[:4])
+def test_a_skipped_row_counts_once_if_validation_data_are_held_out(
+    tmp_path: Path, make: Callable[..., Source[Any]]
+) -> None:
+    source = make(tmp_path / "data", True)
+    (file,) = (tmp_path / "data").glob("train.*")
+    file.write_text(BAD[make.__name__])
+    splits = source.read()
+    assert splits.held_out > 0
+    assert [sum(split.skips.values()) for split in (splits.train, splits.validation)] == [1, 0]
+
+
 def test_two_files_are_reread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, a_de=rows(50, "a {0}\n"), a_en=rows(50, "b {0}\n"), t_de="c\n", t_en="d\n")
     monkeypatch.chdir(tmp_path)
