@@ -133,8 +133,9 @@ DETR = Family(
         ),
         ours_only={
             "attends": (), "front": "convolution", "stem": "7x7", "squeeze": None, "anchors": False, "dense": False,
-            "groups": 1,
-            "temperature": 10_000.0,
+            "groups": 1, "temperature": 10_000.0, "target": "classes",
+            # settings of local attention, without effect here
+            "heads": 8, "window": 7, "stem_window": 4, "mixtures": 4, "query_block": 4,
         },
         theirs_only={"position_embedding_type": "sine", "dilation": False},
         tolerated={key: value for key, value in ABSENT.items() if key != "is_encoder_decoder"},

@@ -131,8 +131,12 @@ def _coco(file: Path, faults: _Faults) -> tuple[list[_Listed], tuple[str, ...]]:
             annotations[row["image_id"]].append((place, label, (left, top, left + width, top + height)))
     folder = _image_folder(file, [str(image["file_name"]) for image in images])
     listed = [
-        (folder / str(image["file_name"]), image["id"], annotations[image["id"]])
-        for _, image in _unique(images, "image", faults)
+        (
+            folder / str(image["file_name"]),
+            image["id"] if isinstance(image["id"], int) else row,
+            annotations[image["id"]],
+        )
+        for row, image in _unique(images, "image", faults)
     ]
     return listed, tuple(dict.fromkeys(named.values()))
 
@@ -142,6 +146,9 @@ def _dictionaries(content: object, name: str) -> list[dict[str, Any]]:
     rows = content.get(name) if isinstance(content, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise UserError(f"{_COCO}, each a list of objects; found another {name}")
+    ids = [row.get(key) for row in rows for key in ("id", "image_id", "category_id")]
+    if wrong := [each for each in ids if not isinstance(each, int | str | None)]:
+        raise UserError(f"an id in {name} is {str(wrong[0])[:40]}: expected a number")
     return rows
 
 
@@ -171,7 +178,7 @@ def _yolo(folder: Path, faults: _Faults) -> tuple[list[_Listed], tuple[str, ...]
     listed: list[_Listed] = []
     for number, image in enumerate(sorted(f for f in folder.rglob("*") if f.suffix.lower() in PICTURES), 1):
         text = labels_folder(folder) / image.relative_to(folder).with_suffix(".txt")
-        lines = text.read_text().splitlines() if text.is_file() else []
+        lines = text.read_text(encoding="utf-8", errors="replace").splitlines() if text.is_file() else []
         listed.append((image, number, [*_yolo_lines(text, lines, names, faults)]))
     return listed, names
 

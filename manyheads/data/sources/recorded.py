@@ -34,7 +34,8 @@ KINDS: dict[str, type[Source[Any]]] = {
     source.kind: source
     for source in (
         ParallelSource, LabeledSource, TextPairSource, TaggedSource, QuestionSource, TextSource, DocumentSource,
-        ImageSource, ObjectSource,
+        ObjectSource,
+        ImageSource,
     )
 }  # fmt: skip
 

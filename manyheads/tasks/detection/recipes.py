@@ -54,12 +54,13 @@ DIGITS = DetectionConfig(
     ),
 )  # fmt: skip
 COCO = DetectionConfig()
+TUNED = replace(COCO, training=replace(COCO.training, epochs=50, learning_rate=5e-5, schedule="linear"))
 
 RECIPES = {
     "detection": Recipe(
         "a small DETR on scenes of handwritten digits, or on your images", "Carion et al. 2020", DIGITS, TASK,
         "Without data, it trains on scenes of one to six digits of scikit-learn, which may overlap, in half an hour.",
-        options="[data=DIR] [--init MODEL]", init="may", with_init=replace(COCO, batch_items=4),
+        options="[data=DIR] [--init MODEL]", init="may", with_init=TUNED,
     ),
     "detection/coco": Recipe(
         "DETR on color photographs in the format of COCO or YOLO", "Carion et al. 2020", COCO, TASK,

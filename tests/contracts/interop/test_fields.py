@@ -24,6 +24,8 @@ INFERRED: dict[str, set[str]] = {
     "gpt2": _GPT,
     "openai-gpt": _GPT,
     "resnet": {"labels"},
+    # `labels`, and the settings of the ResNet, which one row reads
+    "detr": {"labels", "block", "channels", "depths", "halve_first", "stem_width", "stride_in_1x1", "widths"},
     "vit": {"labels", "fused", "representation"},
     "deit": {"labels", "fused", "representation"},
     "dinov2": {"labels", "pool", "fused"},  # `fused` has no effect without a distillation token

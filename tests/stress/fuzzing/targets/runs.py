@@ -74,6 +74,13 @@ ROWS_OF: dict[str, list[dict[str, Any]]] = {
     "text-pairs": [{"text": f"a {i}", "pair": f"b {i}"} for i in range(4)],
     "tagged": TAGGED,
     "questions": QUESTIONS,
+    "objects": [
+        {
+            "images": [{"id": 1, "file_name": "0.png"}],
+            "categories": [{"id": 1, "name": "a"}],
+            "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "bbox": [0, 0, 2, 2]}],
+        },
+    ],
     "images": [{"image": f"{i}.png", "label": "ab"[i % 2]} for i in range(4)],
     **dict.fromkeys(("labeled", "texts", "documents"), ROWS),
 }
