@@ -65,6 +65,7 @@ def train(options: argparse.Namespace, recipes: Mapping[str, Recipe], module: st
         raise SystemExit(launch(processes, options.given, module))
     import yaml
 
+    from manyheads.core.config import plain
     from manyheads.runs.overrides import from_arguments
     from manyheads.runs.result import RunResult
     from manyheads.tasks.train import train as train_recipe
@@ -79,8 +80,7 @@ def train(options: argparse.Namespace, recipes: Mapping[str, Recipe], module: st
         if isinstance(report, RunResult) and report.next_command:
             print(f"\ntry: {report.next_command}", file=sys.stderr)
     elif report:
-        plain = dict(report) if isinstance(report, Mapping) else report
-        text = plain if isinstance(plain, str) else yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+        text = report if isinstance(report, str) else yaml.safe_dump(plain(report), sort_keys=False, allow_unicode=True)
         print(text.rstrip("\n"))
 
 

@@ -28,6 +28,9 @@ TEXTS = {  # of a recipe whose name begins so: files of the placeholder's folder
     "translation": PARALLEL,
     "imdb": LABELED,
     "language-modeling": {"part-1.txt": "\n".join(LINES), "part-2.txt": "\n".join(reversed(LINES))},
+    "text-classification/multi-label": {
+        "train.tsv": LABELED["train.tsv"].replace("\t0\n", "\tcats\n").replace("\t1\n", "\t\n")
+    },
     "text-classification": LABELED,
     "bert": {"train.txt": DOCUMENTS, "val.txt": DOCUMENTS},
     "tagging": TAGGED,
@@ -45,6 +48,14 @@ def lay(data: Path, recipe: str) -> None:
             for name, content in files.items():
                 (data / name).write_text(content)
             return
+    if recipe.startswith("detection"):
+        for kind in ("images", "labels"):
+            (data / kind / "train").mkdir(parents=True)
+        for number in range(120):
+            Image.new("RGB", (32, 32), (number, 0, 0)).save(data / "images" / "train" / f"{number}.png")
+            (data / "labels" / "train" / f"{number}.txt").write_text("0 0.5 0.5 0.2 0.2\n")
+        (data / "data.yaml").write_text("names: [cat]\n")
+        return
     for label in range(10):  # as the teacher has
         (data / "train" / str(label)).mkdir(parents=True)
         for number in range(12):
@@ -70,7 +81,8 @@ def test_training_commands_of_pages_start(
             monkeypatch.chdir(tmp_path / str(number))
             for word in command:
                 if word.startswith("data="):
-                    lay(Path(word.removeprefix("data=")), command[1])
+                    kind = "/multi-label" * ("target=multi-label" in command)
+                    lay(Path(word.removeprefix("data=")), command[1] + kind)
                 if word.startswith("teacher="):
                     copytree(tmp_path / "teacher", word.removeprefix("teacher="))
             with subtests.test(" ".join(command)):
