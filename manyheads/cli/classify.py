@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from manyheads.cli.lines import answered, one_line, refuse_files
+from manyheads.cli.lines import answered, one_line, refuse_files, skip_image
 from manyheads.cli.loading import PRECISION, PROCESSES, in_processes, model_for
 from manyheads.cli.output import document
 from manyheads.cli.parser import JSON, MODEL, Flag, Option, Positional, Verbs, number, whole
@@ -92,10 +92,7 @@ def _classify_images(classifier: LoadedModel, options: argparse.Namespace) -> No
 
     for index, image, labels in answered(images, answers):
         if isinstance(labels, str):
-            fault = labels if options.rest else f"<stdin>:{index}: {labels}"
-            if not options.skip_bad_lines:
-                raise UserError(f"{fault}. To skip such images, pass --skip-bad-images")
-            print(f"manyheads: skipped: {fault}", file=sys.stderr)
+            skip_image(labels, index, options)
             labels = []
         if options.json:
             documents.append({"image": image, **_fields(labels)})

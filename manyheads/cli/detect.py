@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyheads.cli.classify import images_in
-from manyheads.cli.lines import answered, one_line
+from manyheads.cli.lines import answered, one_line, skip_image
 from manyheads.cli.loading import PRECISION, PROCESSES, in_processes, model_for
 from manyheads.cli.output import check_file, document
 from manyheads.cli.parser import JSON, MODEL, Flag, Option, Positional, Verbs, number
@@ -29,7 +28,7 @@ def add(verbs: Verbs) -> None:
                    "rest", nargs="*"),
         Option("--threshold", "P", "minimum score of an object (default: 0.5)", number(0, 1), 0.5),
         Option("--out", "FILE.png", "draw the objects of a single image", Path),
-        Flag("--skip-bad-images", "skip images that cannot be read"),
+        Flag("--skip-bad-lines", "skip images that cannot be read", also="--skip-bad-images"),
         PRECISION, PROCESSES,
         example="manyheads detect runs/detection scene.png --out objects.png",
     )  # fmt: skip
@@ -52,10 +51,7 @@ def _detect(options: argparse.Namespace) -> None:
 
     for index, image, objects in answered(images, answers):
         if isinstance(objects, str):
-            fault = objects if options.rest else f"<stdin>:{index}: {objects}"
-            if not options.skip_bad_images:
-                raise UserError(f"{fault}. To skip such images, pass --skip-bad-images")
-            print(f"manyheads: skipped: {fault}", file=sys.stderr)
+            skip_image(objects, index, options)
             continue
         if options.out:
             from manyheads.analysis.figures.boxes import draw_boxes

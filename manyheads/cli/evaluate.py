@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyheads.cli.loading import PRECISION, PROCESSES, data_options, ensemble, in_processes, model_for
-from manyheads.cli.output import check_file, document, print_metrics, table
+from manyheads.cli.output import check_file, check_new, document, print_metrics, table
 from manyheads.cli.parser import JSON, MODEL, Flag, Option, Verbs
 from manyheads.cli.tables import columns_option
 from manyheads.errors import UserError
@@ -65,8 +65,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         sheet = (".png",) if model.reads == "images" else ()
         expected = f"expected a name in {', '.join(WRITTEN)}, or in .png for a model that reads images"
         check_file(options.errors, (*WRITTEN, *sheet), expected, "--errors", [options.data or ""])
-        if options.errors.exists() and not options.overwrite:
-            raise UserError(f"--errors {options.errors}: the file exists: give another name, or pass --overwrite")
+        check_new(options.errors, "--errors", overwrite=options.overwrite)
     if options.trust:
         from manyheads.tasks.evaluation import trust
 

@@ -21,6 +21,17 @@ ONE_TEXT = 'to read it, give its content: "$(cat {})"'  # hint of a command that
 CHUNK = 1 << 16  # maximum number of bytes read from stdin before the results of a chunk are written
 
 
+def skip_image(fault: str, number: int, options: argparse.Namespace) -> None:
+    """Print that an image is skipped. Raise UserError without the option --skip-bad-images.
+
+    number  number of the line of stdin that names the image, if the command has no arguments
+    """
+    fault = fault if options.rest else f"<stdin>:{number}: {fault}"
+    if not options.skip_bad_lines:
+        raise UserError(f"{fault}. To skip such images, pass --skip-bad-images")
+    print(f"manyheads: skipped: {fault}", file=sys.stderr)
+
+
 def answered(
     texts: list[str], answer: Callable[[list[str]], Sequence[T]], file: str | None = None
 ) -> Iterator[tuple[int, str, T]]:

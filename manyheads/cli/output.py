@@ -27,6 +27,12 @@ def check_file(
         raise UserError(f"{option} {out}: directory {out.parent} not found: create it first")
 
 
+def check_new(out: Path, option: str, *, overwrite: bool) -> None:
+    """Raise UserError if the file exists, unless it may be replaced."""
+    if out.exists() and not overwrite:
+        raise UserError(f"{option} {out}: the file exists: give another name, or pass --overwrite")
+
+
 def document(value: object) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 

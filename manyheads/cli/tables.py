@@ -10,9 +10,10 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from manyheads.cli.output import check_file
+from manyheads.cli.output import check_file, check_new
 from manyheads.cli.parser import Flag, Option
 from manyheads.errors import UserError, nearest
+from manyheads.files import same_file
 from manyheads.training.distributed import distributed_context
 
 if TYPE_CHECKING:
@@ -88,12 +89,11 @@ def reads_table(options: argparse.Namespace, refused: Iterable[str] = (), own: I
         raise UserError(f"--input {options.input}: give the table to write, too, with --output TABLE")
     source, out = Path(options.input), Path(options.output)
     check_file(out, WRITTEN, f"expected a name in {', '.join(WRITTEN)}", "--output")
-    if out.resolve() == source.resolve() or (out.exists() and source.exists() and out.samefile(source)):
+    if out.resolve() == source.resolve() or same_file(out, source):
         raise UserError(f"--output {out} is the input: give another file")
     if out.exists() and not out.is_file():
         raise UserError(f"--output {out}: expected a file, found a directory, pipe or device")
-    if out.exists() and not options.overwrite:
-        raise UserError(f"--output {out}: the file exists: give another name, or pass --overwrite")
+    check_new(out, "--output", overwrite=options.overwrite)
     return True
 
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -59,15 +59,14 @@ class DetrConfig(LocalAttentionConfig):
     dense          if True, training also predicts the label of the object in each cell of the image
     groups         number of groups of queries in training (Group DETR)
     temperature    base of the frequencies of the sine positions. With 20, as in DAB-DETR, neighboring cells differ more
-    dropout        dropout of the outputs of sublayers, and of the hidden units of the feed-forward networks if
-                   `activation_dropout` is set
+    dropout        dropout of the cells and of the outputs of sublayers
     frozen_norms   if True, the batch norms of the ResNet use fixed statistics and factors, as with pretrained weights
     """
 
     labels: Labels = tuple(map(str, range(91)))
     image_size: Pixels = 1333
     attends: Stages = ()
-    front: str = "convolution"  # type: ignore[assignment]
+    front: Literal["attention", "convolution"] = "convolution"
     width: Size = 256
     queries: Annotated[int, Range(1, 10_000)] = 100
     anchors: bool = False
@@ -85,6 +84,12 @@ class DetrConfig(LocalAttentionConfig):
     attention_dropout: Rate = 0.0
     activation_dropout: Rate = 0.0
     frozen_norms: bool = False
+
+    @property
+    def stride(self) -> int:
+        """Return the height and width of a cell in pixels."""
+        stem = self.stem_window if self.front == "attention" else {"7x7": 4, "3x3": 1}[self.stem]
+        return stem * 2 ** (len(self.depths) - 1 + self.halve_first)
 
 
 class Detections(NamedTuple):

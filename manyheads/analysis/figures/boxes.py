@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 from PIL import Image, ImageDraw
 
@@ -12,21 +11,8 @@ SHORTEST = 480  # Smaller images are enlarged to at least this number of pixels 
 COLORS = ("#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7")  # Okabe and Ito 2008
 
 
-class Box(Protocol):
-    """Object with a label, a score, and the edges of its box in pixels."""
-
-    @property
-    def label(self) -> str: ...
-    @property
-    def score(self) -> float: ...
-    @property
-    def left(self) -> float: ...
-    @property
-    def top(self) -> float: ...
-    @property
-    def right(self) -> float: ...
-    @property
-    def bottom(self) -> float: ...
+# object with its label, its score, the left, top, right and bottom edge of its box in pixels, and a further number
+Box = tuple[str, float, float, float, float, float, int]
 
 
 def draw_boxes(path: str | Path, image: Image.Image, objects: Sequence[Box]) -> None:
@@ -35,12 +21,12 @@ def draw_boxes(path: str | Path, image: Image.Image, objects: Sequence[Box]) -> 
     factor = max(1, round(SHORTEST / max(picture.size)))
     picture = picture.resize((picture.width * factor, picture.height * factor), Image.Resampling.NEAREST)
     draw = ImageDraw.Draw(picture)
-    names = sorted({found.label for found in objects})
-    for found in sorted(objects, key=lambda each: each.score):
-        color = COLORS[names.index(found.label) % len(COLORS)]
-        left, top, right, bottom = (factor * edge for edge in (found.left, found.top, found.right, found.bottom))
+    names = sorted({label for label, *_ in objects})
+    for label, score, *edges, _ in sorted(objects, key=lambda each: each[1]):
+        color = COLORS[names.index(label) % len(COLORS)]
+        left, top, right, bottom = (factor * edge for edge in edges)
         draw.rectangle((left, top, right, bottom), outline=color, width=2)
-        caption = f"{found.label} {found.score:.2f}"
+        caption = f"{label} {score:.2f}"
         around = draw.textbbox((left + 2, top), caption, font_size=13)
         above = min(top, around[3] - around[1] + 5)  # inside of the image
         at = (left + 2, top - above)

@@ -47,6 +47,10 @@ class DetectionObjective:
         return self._train.epoch(epoch)
 
     def loss(self, batch: ObjectBatch) -> Loss:
+        return self._compute(batch)[0]
+
+    def _compute(self, batch: ObjectBatch) -> tuple[Loss, Detections]:
+        """Return the loss of a batch, and the predictions of the last layer."""
         model, objects = self.model, Objects(*(part.to(self.compute.device) for part in batch.objects))
         decoded = model.decode(*tensors(batch.images, self.compute))
         found = model.predict(decoded.states)  # (layers, B, groups * N, ...)
@@ -55,15 +59,15 @@ class DetectionObjective:
         mean = parts.labels  # over queries; the other parts are sums over objects
         if model.training and model.cell_classifier is not None:
             mean = mean + CELLS * cell_loss(model.cell_classifier(decoded.memory), decoded.valid, objects)
-        return Loss(mean * batch.items + L1 * parts.l1 + GIOU * parts.giou, batch.items)
+        loss = Loss(mean * batch.items + L1 * parts.l1 + GIOU * parts.giou, batch.items)
+        return loss, Detections(found.logits[-1], found.boxes[-1])
 
     def validate(self) -> dict[str, float]:
         batches, data = self._validation.epoch(), self._validation.data
 
         def run(batch: ObjectBatch) -> tuple[float, int, list[Detected]]:
             with torch.inference_mode(), self.compute.autocast():
-                loss = self.loss(batch)
-                found = self.model(*tensors(batch.images, self.compute))
+                loss, found = self._compute(batch)
             return float(loss.total), loss.count, detected(found)
 
         results = list(distributed_map(batches, run))

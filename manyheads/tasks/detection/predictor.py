@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -158,9 +157,8 @@ class Detector(TrainedModel[Detr]):
 
     def _grid(self, height: int, width: int) -> tuple[tuple[int, int], tuple[float, float]]:
         """Return the number of rows and columns of cells of an image, and the fraction of the image that they cover."""
-        with torch.inference_mode():
-            rows, columns = self.model.cells(torch.zeros(1, self.model.channels, height, width)).shape[2:]
-        stride = 2 ** round(math.log2(height / rows))
+        stride = self.model.config.stride
+        rows, columns = (-(-side // stride) for side in (height, width))
         return (rows, columns), (rows * stride / height, columns * stride / width)
 
     def evaluate(self, data: object = None) -> EvaluationResult:

@@ -121,6 +121,13 @@ def test_published_counts() -> None:
     assert counts == [41_524_768, 41_501_895]
 
 
+@pytest.mark.parametrize("settings", [{}, {"stem": "3x3", "halve_first": True}, {"depths": (1,), "widths": (16,)}])
+def test_the_stride_gives_the_number_of_cells(settings: dict[str, Any]) -> None:
+    model = Detr(DetrConfig(**{**OURS, **settings})).eval()
+    rows, columns = model.cells(images()).shape[2:]
+    assert (rows, columns) == tuple(-(-side // model.config.stride) for side in (70, 100))
+
+
 def test_groups_of_queries_do_not_see_each_other() -> None:
     torch.manual_seed(0)
     model = Detr(DetrConfig(**OURS, groups=3, dropout=0.0)).eval()
