@@ -171,15 +171,9 @@ class Stack(nn.Module):
         for layer, block in enumerate(self.blocks):
             apply = partial(checkpoint, block, use_reentrant=False) if recompute else block
             x = apply(
-                x,
-                mask=mask,
-                bias=bias,
-                memory=memory,
-                memory_mask=memory_mask,
-                cache=cache,
-                layer=layer,
+                x, mask=mask, bias=bias, memory=memory, memory_mask=memory_mask, cache=cache, layer=layer,
                 positions=positions,
-            )  # (B, T, D)
+            )  # (B, T, D)  # fmt: skip
         return x if self.norm is None else self.norm(x)
 
     def states(self, x: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None) -> list[Tensor]:

@@ -103,11 +103,13 @@ class Service:
         single item with more characters.
         """
         parts: list[Items] = [[]]
+        size, most = 0, min(MAX_TEXTS, self.limits.max_waiting)  # characters of the last part; items of a part
         for item in items:
             self.check_length([item], field)
-            size = sum(map(characters, [*parts[-1], item]))
-            if size > self.limits.characters or len(parts[-1]) == min(MAX_TEXTS, self.limits.max_waiting):
+            size += characters(item)
+            if size > self.limits.characters or len(parts[-1]) == most:
                 parts.append([])
+                size = characters(item)
             parts[-1].append(item)
         return parts
 

@@ -266,18 +266,19 @@ class Target:
             )  # fmt: skip
         outputs = [SEPARATOR.join(sorted(map(str, labels))) for labels in predicted if isinstance(labels, list)]
         references = [SEPARATOR.join(sorted(labels)) for labels in label_sets(data.labels, data.target)]
-        sure = (1 - (truth - logits.sigmoid()).abs()).mean(1).tolist()
+        probabilities = logits.sigmoid()
+        sure = (1 - (truth - probabilities).abs()).mean(1).tolist()
         limits = torch.tensor([*self.limits().values()], dtype=torch.float64)
-        over = (logits.sigmoid() >= limits).float()
+        over = (probabilities >= limits).float()
         # for each item, the probability of each label that is missed or falsely predicted
         wrong = [
             SEPARATOR.join(f"{self.labels[i]} {p[i]:.4f}" for i in (row != right).nonzero().flatten().tolist())
-            for p, row, right in zip(logits.sigmoid(), over, truth, strict=True)
+            for p, row, right in zip(probabilities, over, truth, strict=True)
         ]
         total = (truth + over).sum(1)
         quality = torch.where(total > 0, 2 * (truth * over).sum(1) / total.clamp(min=1), 1.0).tolist()
         return LabelEvaluation(
-            inputs, outputs, references, quality, metrics, sure, self.labels, self.probabilities(logits), self.kind,
+            inputs, outputs, references, quality, metrics, sure, self.labels, probabilities.numpy(), self.kind,
             unit="F1 of the labels of an item", confidences=wrong, data=data,
         )  # fmt: skip
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import ClassVar
 
@@ -60,7 +59,7 @@ class ObjectSource(Source[ObjectData]):
         if isinstance(corpus, Rows):
             raise UserError("objects in memory cannot be read; expected the path of a COCO file, or of a YOLO folder")
         data = read_objects(corpus, skip_bad_lines=self.skip_bad_lines)
-        if labels and (unknown := sorted({*chain.from_iterable(s.labels for s in data.scenes)}.difference(labels))):
+        if labels and (unknown := data.unknown(labels)):
             raise UserError(f"{corpus}: the model does not know {shown(unknown)}; it knows {shown(labels, 8)}")
         return data
 
@@ -77,7 +76,7 @@ class ObjectSource(Source[ObjectData]):
             )
 
     def fitting(self, data: ObjectData, train: ObjectData) -> ObjectData:
-        if unknown := sorted({*chain.from_iterable(s.labels for s in data.scenes)}.difference(train.names)):
+        if unknown := data.unknown(train.names):
             raise UserError(f"{data.file}: the training data lack {shown(unknown)}; they have {shown(train.names, 8)}")
         return replace(data, names=train.names)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -58,6 +59,10 @@ class ObjectData(Dataset):
     def objects(self) -> int:
         """Number of objects in all images."""
         return sum(len(scene.labels) for scene in self.scenes)
+
+    def unknown(self, labels: Iterable[str]) -> list[str]:
+        """Return the labels of objects that are not among the given ones, in sorted order."""
+        return sorted({label for scene in self.scenes for label in scene.labels}.difference(labels))
 
     @property
     def keys(self) -> list[str]:
