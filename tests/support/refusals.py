@@ -1,8 +1,12 @@
-"""Commands that must fail, and their one-line error messages."""
+"""Commands and model directories that must be refused, with one-line error messages."""
+
+import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from manyheads import cli
+from manyheads import cli, directory
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -13,3 +17,12 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert shown.err.startswith("manyheads: ")
     assert shown.err.count("\n") == 1
     return shown.err
+
+
+def assert_settings_refused(folder: Path, change: dict[str, Any], message: str) -> None:
+    """Change settings in the config.json of a model directory, and check that loading it fails with one line."""
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(ValueError, match=message) as raised:
+        directory.load(folder)
+    assert "\n" not in str(raised.value)

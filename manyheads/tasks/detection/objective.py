@@ -21,8 +21,6 @@ from manyheads.tasks.detection.set_loss import CELLS, GIOU, L1, Objects, cell_lo
 from manyheads.training.distributed_map import distributed_map
 from manyheads.training.objective import Better, Loss
 
-METRICS: dict[str, Better] = {"loss": "lower", "ap50": "higher", "ap": "higher"}
-
 
 class DetectionObjective:
     """Training task for object detection with the loss of DETR, summed over the layers of the decoder.
@@ -33,7 +31,7 @@ class DetectionObjective:
     """
 
     unit: ClassVar = "objects"
-    metrics: ClassVar[dict[str, Better]] = METRICS
+    metrics: ClassVar[dict[str, Better]] = {"loss": "lower", "ap50": "higher", "ap": "higher"}
 
     def __init__(
         self, model: Detr, preprocessing: ObjectPreprocessing, train: ObjectData, validation: ObjectData, *,

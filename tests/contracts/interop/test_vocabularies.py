@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 from transformers import (
     BertTokenizer,
     GPT2Tokenizer,
@@ -30,6 +31,21 @@ TEXTS = [
 
 def write(path: Path, **about: Any) -> None:
     (path / "tokenizer_config.json").write_text(json.dumps(about))
+
+
+def assert_equal_ids(ours: Tokenizer, theirs: Any, texts: list[str]) -> None:
+    """Check that both tokenizers read and write the texts alike."""
+    for text in texts:
+        ids = ours.encode(text).ids
+        assert ids == theirs(text)["input_ids"]
+        assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+
+
+def assert_equal_pairs(ours: Tokenizer, theirs: Any) -> None:
+    """Check that both tokenizers read a pair of texts alike, without segment ids."""
+    pair = ours.encode("a dog", "the cat")
+    assert pair.ids == theirs("a dog", "the cat")["input_ids"]
+    assert not any(pair.type_ids)
 
 
 @pytest.mark.parametrize(
@@ -127,13 +143,8 @@ def test_roberta_is_read(real_data: Find, tmp_path: Path, about: dict[str, Any])
     theirs = RobertaTokenizer.from_pretrained(tmp_path)
     found = foreign_tokenizers(tmp_path, "roberta", about)
     assert found is not None
-    for text in [*TEXTS, "a <mask> b</s>", "The  <mask>, dog"]:
-        ids = found[0].encode(text).ids
-        assert ids == theirs(text)["input_ids"]
-        assert found[0].decode(ids) == theirs.decode(ids, skip_special_tokens=True)
-    pair = found[0].encode("a dog", "the cat")
-    assert pair.ids == theirs("a dog", "the cat")["input_ids"]
-    assert not any(pair.type_ids)
+    assert_equal_ids(found[0], theirs, [*TEXTS, "a <mask> b</s>", "The  <mask>, dog"])
+    assert_equal_pairs(found[0], theirs)
 
 
 def test_gpt_is_read(tmp_path: Path) -> None:
@@ -158,10 +169,7 @@ def test_pegasus_is_read(tmp_path: Path, about: dict[str, Any], rule: str) -> No
     theirs = PegasusTokenizer.from_pretrained(tmp_path)
     found = foreign_tokenizers(tmp_path, "pegasus", about)
     assert found is not None
-    for text in [*TEXTS, "a <mask_1> b <unk_3>c"]:
-        ids = found[0].encode(text).ids
-        assert ids == theirs(text)["input_ids"]
-        assert found[0].decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+    assert_equal_ids(found[0], theirs, [*TEXTS, "a <mask_1> b <unk_3>c"])
     assert found[0].get_vocab_size() == len(theirs)
 
 
@@ -174,13 +182,8 @@ def test_xlm_roberta_is_read(tmp_path: Path, about: dict[str, Any], rule: str) -
     theirs = XLMRobertaTokenizer.from_pretrained(tmp_path)
     found = foreign_tokenizers(tmp_path, "xlm-roberta", {"tokenizer_class": "XLMRobertaTokenizer", **about})
     assert found is not None
-    for text in [*TEXTS, "a <mask> b </s> c", "a<m>b"]:
-        ids = found[0].encode(text).ids
-        assert ids == theirs(text)["input_ids"]
-        assert found[0].decode(ids) == theirs.decode(ids, skip_special_tokens=True)
-    pair = found[0].encode("a dog", "the cat")
-    assert pair.ids == theirs("a dog", "the cat")["input_ids"]
-    assert not any(pair.type_ids)
+    assert_equal_ids(found[0], theirs, [*TEXTS, "a <mask> b </s> c", "a<m>b"])
+    assert_equal_pairs(found[0], theirs)
     assert found[0].get_vocab_size() == len(theirs)
 
 

@@ -61,26 +61,26 @@ def test_singular_units_are_spelled_correctly(tmp_path, budget, reason, monkeypa
     assert train(ToyTask(), config, tmp_path, compute=toy_route()).reason == reason
 
 
-def test_the_estimate_of_remaining_time_ignores_the_first_step(monkeypatch):
-    """The first step takes 100 s, all others 2 s."""
+def reports_of(durations, steps, monkeypatch):
+    """Return the reports of the first steps, which take the given seconds, of a run with `steps` steps."""
     now = 0.0
     reports: list[progress.Progress] = []
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
     meter = progress.ProgressMeter(reports.append, "images")
-    for step in range(1, 6):
-        now += 2 if step > 1 else 100
-        meter.step(step, 64, step / 100)
+    for step, seconds in enumerate(durations, 1):
+        now += seconds
+        meter.step(step, 64, step / steps)
+    return reports
+
+
+def test_the_estimate_of_remaining_time_ignores_the_first_step(monkeypatch):
+    """The first step takes 100 s, all others 2 s."""
+    reports = reports_of([100, 2, 2, 2, 2], 100, monkeypatch)
     assert str(reports[-1]) == "  5%  step 5  32 images/s  3:10 left"
 
 
 def test_the_end_of_a_run_is_reported(monkeypatch):
-    now = 0.0
-    reports: list[progress.Progress] = []
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
-    meter = progress.ProgressMeter(reports.append, "images")
-    for step in range(1, 11):
-        now += 0.2
-        meter.step(step, 64, step / 10)
+    reports = reports_of([0.2] * 10, 10, monkeypatch)
     assert [report.fraction for report in reports] == [0.3, 0.6, 0.9, 1.0]
 
 
