@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import textwrap
+from pathlib import Path
 
 from manyheads.cli.loading import PRECISION, PROCESSES, data_options, in_processes, model_for
-from manyheads.cli.output import document, table
-from manyheads.cli.parser import JSON, Positional, Verbs
+from manyheads.cli.output import check_file, document, table
+from manyheads.cli.parser import JSON, Option, Positional, Verbs
+from manyheads.files import PICTURES
 
 SHOWN = 90  # maximum number of characters that are printed of a test item
 
@@ -16,6 +19,7 @@ def add(verbs: Verbs) -> None:
     verbs.add(
         "compare", _compare, "compare two runs by paired bootstrap, and list the items that changed most",
         Positional("FIRST", "a run"), Positional("SECOND", "another run"), JSON,
+        Option("--out", "FILE.png", "draw the difference with its interval", Path),
         *data_options("the first run"), PRECISION, PROCESSES,
         example="manyheads compare runs/first runs/second",
     )  # fmt: skip
@@ -24,12 +28,18 @@ def add(verbs: Verbs) -> None:
 @in_processes
 def _compare(options: argparse.Namespace) -> None:
     from manyheads.tasks.comparison import compare
+
+    if options.out is not None:
+        check_file(options.out, PICTURES, f"expected a name in {', '.join(PICTURES)}")
     from manyheads.tasks.evaluation import trust
 
     first, second = (model_for("evaluate", run, options.precision) for run in (options.first, options.second))
     for run in (first, second) if options.trust else ():
         trust(run.path)
     comparison = compare(first, second, options.data, skip_bad_lines=options.skip_bad_lines)
+    if options.out is not None:
+        comparison.draw(options.out)
+        print(options.out, file=sys.stderr)
     if options.json:
         return document(comparison)
     first, second = comparison["first"]["metrics"], comparison["second"]["metrics"]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from manyheads.tasks.tables import Inputs, RowTask
 
 POOLS = ("mean", "first", "max", "tokens")
+SOURCE = ("columns", "folder", "suffix")  # options that describe --data, too
 
 
 def add(verbs: Verbs) -> None:
@@ -35,7 +36,7 @@ def add(verbs: Verbs) -> None:
                "else mean; images: the features that a head reads)", choices=POOLS),
         Option("--prompt", "NAME", "prompt of a sentence-transformers directory (default: its own)"),
         Flag("--truncate", "shorten texts that exceed the model's maximum length"),
-        *table_options("text", "image"), *IMAGES, PRECISION,
+        *table_options("text", "image", "label"), *IMAGES, PRECISION,
         example="manyheads embed models/bert 'the cat sat' --out vectors.npz",
         usage="manyheads embed [OPTIONS] MODEL [TEXT|IMAGE ...]",
     )  # fmt: skip
@@ -46,7 +47,7 @@ def _embed(options: argparse.Namespace) -> None:
         check_file(options.out, (".npz", ".parquet"), "expected a name with .npz or .parquet")
     if options.data is not None and (options.rest or options.pool == "tokens"):
         raise UserError("--data scores one vector per item: leave out the texts, and --pool tokens")
-    tabular = reads_table(options, ("out", "data"))
+    tabular = reads_table(options, ("out", "data"), SOURCE if options.data is not None else ())
     if tabular:
         if options.output.suffix.lower() in (".csv", ".tsv"):
             raise UserError(f"--output {options.output}: expected .parquet or .jsonl, because a cell holds a vector; "
@@ -113,13 +114,20 @@ def _score(predictor: LoadedModel, options: argparse.Namespace, settings: JsonOb
     """Embed the training and test data of a labeled corpus, and print the scores of the vectors."""
     import numpy as np
 
+    from manyheads.data.images.files import Columns as ImageColumns
     from manyheads.data.images.source import ImageSource
-    from manyheads.data.readers.labeled import SCORES, SEVERAL
+    from manyheads.data.readers.labeled import SCORES, SEVERAL, Columns
     from manyheads.data.sources.corpora import LabeledSource
     from manyheads.tasks.embedding import label_scores
 
     images = predictor.reads == "images"
-    source: Any = ImageSource(data=options.data) if images else LabeledSource(data=options.data)
+    source: Any
+    columns = columns_for(options, "image" if images else "text", "label")
+    if images:
+        places = ImageColumns(**columns, folder=options.folder, suffix=options.suffix)
+        source = ImageSource(data=options.data, columns=places)
+    else:
+        source = LabeledSource(data=options.data, columns=Columns(**columns))
     try:
         splits = source.read()
     except UserError as error:

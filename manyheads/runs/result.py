@@ -35,6 +35,13 @@ class RunResult(JsonObject):
         scores = {self.get("scored", ""): scored, "validation": self.get("validation", {})}
         return {split: metrics for split, metrics in scores.items() if metrics}
 
+    def __repr__(self) -> str:
+        parts = [self.get("recipe", "stopped run")]
+        for split, metrics in self.scores.items():
+            scores = ", ".join(f"{name} {metric['value']:.4f}" for name, metric in metrics.items())
+            parts.append(f"{split}: {scores}" if split else scores)
+        return f"<{type(self).__name__} {'; '.join(parts)}>"
+
     def _repr_html_(self) -> str:
         tables = (f"{escape(split)} {metrics_html(metrics)}" for split, metrics in self.scores.items())
         return f"<p>{escape(self['recipe'])}, {self['wall_seconds']} s</p>{''.join(tables)}"

@@ -145,7 +145,10 @@ def _build(task: Task[C, D], before: JsonMapping, compute: ComputeConfig) -> Bui
     if run.whole is None or not run.resume:
         log_splits(data, splits)
         if not run.dry_run:
-            logger.info(data.report(splits))
+            report, *warnings = data.report(splits).rstrip().split("\nwarning: ")
+            logger.info(f"{report}\n")
+            for warning in warnings:
+                logger.warning(warning)
     torch.manual_seed(task.config.training.seed)
     job = task.build(splits, compute)
     job.model.origin = run.init

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from manyheads.analysis.drawing import HUES, save
 from manyheads.calls import checked, shown
 from manyheads.displays import Table, html_table
-from manyheads.errors import UserError
+from manyheads.errors import UserError, extra
 from manyheads.files import JsonObject
 from manyheads.tasks.evaluation import Predictor
 from manyheads.tasks.loading import load
@@ -38,6 +39,28 @@ class Comparison(JsonObject):
             + html_table(["metric", "1", "2", "2 - 1"], rows) + tests._repr_html_()
             + html_table([f"change of {self['ranked_by']}", "item", "truth", "model 1", "model 2"], items)
         )  # fmt: skip
+
+    def draw(self, path: str | Path) -> None:
+        """Draw the difference of each tested score with its 95% interval in a PNG, SVG or PDF file.
+
+        Raises UserError if there is no interval.
+        """
+        with extra("analysis", "a picture"):
+            from matplotlib.figure import Figure
+
+        tests = {name: test for name, test in self["bootstrap"].items() if "low" in test}
+        if not tests:
+            raise UserError("found no interval of a difference to draw: expected a bootstrap test")
+        figure = Figure(figsize=(6, 0.8 + 0.7 * len(tests)), layout="constrained", facecolor="white")
+        panel = figure.subplots()
+        panel.axvline(0, color="gray", linewidth=1)
+        for row, test in enumerate(tests.values()):
+            panel.plot([test["low"], test["high"]], [row, row], color=HUES[0], linewidth=3, solid_capstyle="butt")
+            panel.plot(test["difference"], row, "o", color=HUES[0])
+        panel.set_yticks(range(len(tests)), tests)
+        names = (Path(self[side]["model"]).name for side in ("second", "first"))
+        panel.set(ylim=(len(tests) - 0.5, -0.5), xlabel=f"{' - '.join(names)}, 95% interval of {self['items']:,} items")
+        save(figure, path)
 
 
 @checked

@@ -279,7 +279,7 @@ def scored_data(
                 outside of this package
     labels      labels of the model
     split       split of the training run's data
-    columns     names of the columns in `data`. By default, the names in the training data
+    columns     names of the columns in `data`. A column without a name has the name that it has in the training data
     settings    options of the data source that replace the options of the training run
 
     Raises UserError if the record of a run that this user has not trained names files, unless `trust` was called.
@@ -290,10 +290,8 @@ def scored_data(
         raise UserError(
             "--skip-bad-lines applies only to data given with --data. Add --data PATH, or remove --skip-bad-lines."
         )
-    if columns is not None:
-        if data is None:
-            raise UserError("columns apply only to other test data: give the data, too, with --data")
-        settings["columns"] = columns
+    if columns is not None and data is None:
+        raise UserError("columns apply only to other test data: give the data, too, with --data")
     try:
         record = record_of(model)
         recorded = recorded_data(record, type(unrecorded), run=model)
@@ -318,6 +316,9 @@ def scored_data(
     ):
         raise UserError(f"data is {shown(data)}: expected a path, or rows in memory as manyheads.train accepts them")
     source = unrecorded if recorded is None or type(recorded.source) is not type(unrecorded) else recorded.source
+    if columns is not None:
+        named = {name: column for name, column in vars(columns).items() if column is not None}
+        settings["columns"] = replace(vars(source)["columns"], **named)
     items: D = replace(source, skip_bad_lines=skip_bad_lines, **settings).read_other(data, labels)
     for reason, count in items.skips.items():
         logger.info(f"skipped items: {count:,} ({reason})")

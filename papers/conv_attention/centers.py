@@ -168,7 +168,7 @@ def draw_centers(centers: Centers, path: str | Path, *, panels: Sequence[str] | 
     layers, heads = centers.widths.shape
     # line colors that remain distinguishable for color-blind readers
     few = [*HUES, "#000000", "#999999", "#882255", "#332288"]
-    hues = few if heads <= len(few) else [colormaps["viridis"](head / (heads - 1)) for head in range(heads)]
+    hues = few if heads <= len(few) else [colormaps["Blues"](head / (heads - 1)) for head in range(heads)]
     rows = -(-layers // COLUMNS)
     columns = -(-layers // rows)
     figure = Figure(figsize=(2.6 * columns + 2.4, 2.7 * rows + 0.6), layout="compressed")

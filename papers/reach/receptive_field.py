@@ -95,7 +95,7 @@ def draw(growth: Growth, path: str | Path) -> None:
         middle, layers = values.shape[1] // 2, len(values)
         shown = values.masked_fill(values == 0, torch.nan).log10().numpy()
         extent = (-middle - 0.5, values.shape[1] - middle - 0.5, layers + 0.5, 0.5)
-        image = panel.imshow(shown, aspect="auto", cmap="viridis", extent=extent, interpolation="nearest")
+        image = panel.imshow(shown, aspect="auto", cmap="Blues", extent=extent, interpolation="nearest")
         panel.set(title=title, xlabel="input position, relative to the output")
         figure.colorbar(image, ax=panel, label="log10 influence")
     panels[0].set(ylabel="layers")

@@ -229,7 +229,7 @@ def _classes(
     overall = images @ weights / images.sum()  # (C,)
     # rows of the heat map: the mean of all images, then one row per class, (1 + R, C)
     shown = np.concatenate([overall[None], weights])[:, np.argsort(-overall)]
-    panel.imshow(shown, cmap="cividis", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+    panel.imshow(shown, cmap="Blues", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
     panel.axhline(0.5, color="white", linewidth=1.5)
     differ = float(weights.std(0).mean())
     panel.set_title(f"{title}; rows differ by {differ:.3f} (standard deviation, mean over channels)", fontsize=9)

@@ -89,7 +89,7 @@ def draw_heads(selections: Selections, path: str | Path, minimum: int = 1) -> No
     wide, high = max(0.12 * layers * heads + 3, 7), 0.24 * len(rows) + 1.4
     figure = Figure(figsize=(wide, high), layout="constrained")
     panel, side = figure.subplots(1, 2, width_ratios=(layers * heads, max(1, layers * heads / 36)))
-    look: JsonObject = {"cmap": "viridis", "vmin": 0.0, "vmax": 1.0, "aspect": "auto", "interpolation": "nearest"}
+    look: JsonObject = {"cmap": "Blues", "vmin": 0.0, "vmax": 1.0, "aspect": "auto", "interpolation": "nearest"}
     image = panel.imshow(accuracies, **look)
     side.imshow(base, **look)
     for y, row in enumerate(rows):

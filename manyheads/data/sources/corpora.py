@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -27,6 +28,8 @@ from manyheads.data.sources.report import labeled_report, parallel_report, quest
 from manyheads.data.sources.source import Source, check_counts
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +148,10 @@ class LabeledSource(ClassSource[Labeled]):
 
     def check_training(self, train: Labeled) -> None:
         super().check_training(train)
+        if isinstance(self.columns.label, tuple):
+            found = labels_of(train.labels, train.target)
+            for label in sorted({*self.columns.label}.difference(found)):
+                logger.warning(f"{train.file}: no item has the label {label!r}: the model will not have it")
         if (name := self.columns.weight) and not train.weights:
             raise UserError(f"{train.file}: found no column {name!r} with the weight of each item")
 
@@ -186,6 +193,9 @@ class TextPairSource(Source[TextPairs]):
     def check_training(self, train: TextPairs) -> None:
         if len(train) < 2:
             raise UserError(f"{train.file}: found one pair: expected at least two, because training compares pairs")
+        if not train.scores and len({*train.pairs}) == 1:
+            raise UserError(f"{train.file}: the second text of all {len(train):,} pairs is {train.pairs[0]!r:.60}: "
+                            "expected different texts, because training tells a pair from the other pairs")  # fmt: skip
         if train.equal == len(train):
             raise UserError(
                 f"{train.file}: both texts are equal in all {len(train):,} pairs: expected different texts. Check the "

@@ -239,6 +239,10 @@ def text_pair_report(splits: SplitData[TextPairs]) -> str:
     report.repetitions(lambda data: hashes_of(data.pairs), "second texts")
     if train.equal > 0.05 * len(train):
         report.warnings.append(f"{train.equal:,} of {len(train):,} training pairs have two equal texts")
+    if not train.scores and (count := len(train) - len({*train.pairs})) > 0.5 * len(train):
+        report.warnings.append(f"{count:,} of {len(train):,} second texts repeat an earlier one: a batch compares few")
+    if train.negatives and (count := sum(map(str.__eq__, train.pairs, train.negatives))):
+        report.warnings.append(f"{count:,} of {len(train):,} hard negatives equal the second text of their pair")
     if train.unused and not train.scores:
         unused = ", ".join(map(repr, train.unused))
         report.warnings.append(

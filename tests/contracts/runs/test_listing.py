@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,23 @@ def test_the_command_prints_a_table_and_draws(folder: Path, capsys: pytest.Captu
     assert Image.open(picture).size[0] > 800
     assert cli.main(["runs", str(folder), "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)) == 3
+
+
+@pytest.mark.parametrize("columns", [80, 90])
+def test_the_table_fits_the_terminal(columns: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for run in ("a", "c"):
+        (folder / run / "result.json").unlink(missing_ok=True)
+        given = {f"training.{name}": 0.125 for name in ("learning_rate", "weight_decay", "label_smoothing")}
+        record = {"recipe": "image-classification", "given": given | {"training.seed": run}}
+        (folder / run / "state" / "run.json").write_text(json.dumps(record))
+    assert cli.main(["runs", str(folder)]) == 0
+    lines = terminal.getvalue().splitlines()
+    assert max(map(len, lines)) <= columns
+    assert " ..." in lines[2]
 
 
 @pytest.mark.parametrize(("place", "message"), [("missing", "found no such folder"), ("", "found no runs")])

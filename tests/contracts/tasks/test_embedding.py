@@ -194,6 +194,19 @@ def test_labeled_data_are_scored(bert: Path, tmp_path: Path, capsys: pytest.Capt
     table = np.load(tmp_path / "v.npz")
     assert sorted({*table["split"].tolist()}) == ["test", "train"]
     assert {*table["label"].tolist()} == {"bad", "good"}
+    for path in tmp_path.glob("*.tsv"):
+        path.write_text(path.read_text().replace("label\ttext", "mark\treview"))
+    status, again, error = run(capsys, bert, "--data", tmp_path, "--columns", "text=review,label=mark")
+    assert (status, again) == (0, out), error
+    arguments = (
+        "--input",
+        tmp_path / "test.tsv",
+        "--output",
+        tmp_path / "o.jsonl",
+        "--columns",
+        "text=review,label=mark",
+    )
+    assert "--columns label=: this model reads text only" in run(capsys, bert, *arguments)[2]
 
 
 @pytest.mark.parametrize("label", ["0.5", '["a", "b"]'])

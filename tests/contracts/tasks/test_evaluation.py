@@ -1,5 +1,6 @@
 """Choice of the test data of a run, and the items on which two models differ the most."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,10 @@ import numpy as np
 import pytest
 
 from manyheads import cli
-from manyheads.data.sources.corpora import QuestionSource
-from manyheads.tasks.comparison import compare
+from manyheads.data.readers.labeled import Columns
+from manyheads.data.sources.corpora import LabeledSource, QuestionSource
+from manyheads.errors import UserError
+from manyheads.tasks.comparison import Comparison, compare
 from manyheads.tasks.evaluation import scored_data
 from manyheads.tasks.label_evaluation import LabelEvaluation
 
@@ -69,3 +72,24 @@ def test_printed_changes_name_the_models(monkeypatch: pytest.MonkeyPatch, capsys
     assert [line.split() for line in blocks[0].splitlines()[1:]] == [
         ["model", "1", "a"], ["model", "2", "b"], ["truth", "a"],
     ]  # fmt: skip
+
+
+def test_the_difference_is_drawn_with_its_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = {"x": Fixed("bbbbbbbbaaaa", [0.4] * 12), "y": Fixed("aaaaaaaabbbb", [0.6] * 12)}
+    monkeypatch.setattr("manyheads.cli.compare.model_for", lambda verb, run, precision: models[run])
+    assert cli.main(["compare", "x", "y", "--out", str(tmp_path / "d.svg")]) == 0
+    assert "95% interval of 12 items" in (tmp_path / "d.svg").read_text()
+    assert cli.main(["compare", "x", "y", "--out", str(tmp_path / "d.txt")]) == 2
+    with pytest.raises(UserError, match="found no interval of a difference to draw"):
+        Comparison({"bootstrap": {"loss": {"p_value": None}}}).draw(tmp_path / "none.png")
+
+
+def test_named_columns_leave_the_others_of_the_run(tmp_path: Path) -> None:
+    rows = [f"{i},{'good' if i % 2 else 'poor'}" for i in range(20)]
+    (tmp_path / "train.csv").write_text("\n".join(["review,sentiment", *rows]))
+    columns = Columns(text="review", label="sentiment")
+    source = LabeledSource(data=str(tmp_path / "train.csv"), validation=str(tmp_path / "train.csv"), columns=columns)
+    (tmp_path / "result.json").write_text(json.dumps({"data": source.describe(source.read())}))
+    (tmp_path / "test.csv").write_text("body,sentiment\nfine,good\nbad,poor\n")
+    scored = scored_data(tmp_path, str(tmp_path / "test.csv"), LabeledSource(), columns=Columns(text="body"))
+    assert (scored.texts, scored.labels) == (["fine", "bad"], ["good", "poor"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 import math
 import re
 from dataclasses import replace
@@ -147,6 +148,16 @@ def test_test_data_without_the_columns_of_labels_are_unlabeled(tmp_path: Path) -
     splits = source.read()
     assert splits.test is None
     assert (len(splits.validation), set(splits.validation.labels)) == (12, {"", "toxic", "obscene", "obscene|toxic"})
+
+
+def test_a_column_without_any_flag_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [f"text {i},{i % 2},{int(i % 3 == 0)},0" for i in range(60)]
+    (tmp_path / "train.csv").write_text("\n".join(["comment,toxic,obscene,threat", *rows]))
+    columns = replace(ONE_HOT, label=("toxic", "obscene", "threat"))
+    LabeledSource(data=str(tmp_path), columns=columns, target="multi-label").read()
+    assert [r.getMessage().partition(": ")[2] for r in caplog.records if r.levelno == logging.WARNING][:1] == [
+        "no item has the label 'threat': the model will not have it"
+    ]
 
 
 def test_weights_of_items_are_read(tmp_path: Path) -> None:

@@ -75,6 +75,9 @@ def test_training_data_without_different_texts_are_refused(tmp_path: Path) -> No
     single = jsonl(tmp_path, [{"text": "a", "pair": "b"}], "one.jsonl")
     with pytest.raises(UserError, match="found one pair: expected at least two"):
         TextPairSource(data=str(single)).read()
+    repeated = jsonl(tmp_path, [{"text": str(i), "pair": "b"} for i in range(3)], "repeated.jsonl")
+    with pytest.raises(UserError, match="the second text of all 3 pairs is 'b': expected different texts"):
+        TextPairSource(data=str(repeated)).read()
 
 
 def test_scores_are_in_all_splits_or_in_none(tmp_path: Path) -> None:
@@ -92,6 +95,14 @@ def test_the_report_has_the_kind_equal_texts_and_unused_columns(tmp_path: Path) 
     assert "3 (10.0%)" in report
     assert "warning: 3 of 30 training pairs have two equal texts" in report
     assert "every row counts as a pair of similar texts: 'label' not used" in report
+
+
+def test_repeated_texts_and_equal_negatives_are_reported(tmp_path: Path) -> None:
+    rows = [{"text": str(i), "pair": f"b{i % 3}", "negative": f"b{i % 4}"} for i in range(30)]
+    source = TextPairSource(data=str(jsonl(tmp_path, rows)), validation=str(jsonl(tmp_path, rows[:4], "v.jsonl")))
+    report = source.report(source.read())
+    assert "warning: 27 of 30 second texts repeat an earlier one" in report
+    assert "warning: 9 of 30 hard negatives equal the second text of their pair" in report
 
 
 def test_tuples_in_memory_are_pairs_or_triplets() -> None:

@@ -96,6 +96,7 @@ def test_a_notebook_shows_scores_validations_and_warnings(tmp_path: Path) -> Non
     assert "<p>warning: &lt;30&gt;</p>" in html
     assert "<pre>&lt;20&gt;\n&lt;30&gt;</pre>" in html
     assert html.count("<tr>") == 1 + 1 + 12  # a score, the head and the last validations
+    assert repr(run) == "<TrainedRun tagging; accuracy 0.5000>"
     assert run.history.validations()[-1] == {
         "epoch": 1, "step": 35, "loss": 0.75, "validation_loss": 0.5, "validation_top1": 0.25,
     }  # fmt: skip
