@@ -34,9 +34,10 @@ from numpy.typing import NDArray
 from manyheads.data.images.decoding import ImageFault
 from manyheads.data.images.tar import Sample, samples
 from manyheads.data.readers.compressed import format_suffix
+from manyheads.data.readers.label_lists import label_cell
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.roles import NUMBERED, class_folders_in, folders_in, split_folders, splits_among, visible
-from manyheads.data.readers.rows import Cells, Row
+from manyheads.data.readers.rows import BadRow, Cells, Row
 from manyheads.data.readers.splits import Splits, folder_of, lines_of, parts_of
 from manyheads.data.readers.tables import TABLES, is_table, table
 from manyheads.data.sources.source import HUB
@@ -54,15 +55,20 @@ class Columns:
     """Names of the image column and the label column in a table.
 
     image   name of the image column. By default, `image`, `img`, `bytes`, `path` or `file_name`
-    label   name of the label column. By default, `label`
+    label   name of the label column, or names of the columns with a 0 or 1 for each label. By default, `label`
     folder  folder of the images, relative to the folder of the table. By default, the folder of the table
     suffix  text that is added to each file name in the table, such as .jpg
     """
 
     image: str | None = None
-    label: str | None = None
+    label: str | tuple[str, ...] | None = None
     folder: str | None = None
     suffix: str | None = None
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of all label columns."""
+        return self.label if isinstance(self.label, tuple) else (self.label or "label",)
 
     def sample(self, row: Row[Cells], image: str, label: object, *, images: bool = True) -> Sample:
         """Return the image in the column `image` of a row of a table. The sample gets the label `label`."""
@@ -81,6 +87,8 @@ def labeled_samples(
 
     Raises FileNotFoundError, or a one-line UserError if the corpus cannot be read.
     """
+    if isinstance(columns.label, tuple) and not isinstance(path, Rows) and not all(map(is_table, parts_of(str(path)))):
+        raise UserError(f"{path}: several columns.label apply to tables: expected {', '.join(TABLES)}")
     if isinstance(path, Rows):
         return _table(path, columns, images), ()
     if str(path).startswith(HUB):
@@ -97,7 +105,7 @@ def labeled_samples(
     if is_table(file):
         return _table(file, columns, images), _read_label_names(file)
     if file.suffix.lower() == ".tar":
-        return samples(file, PICTURES, columns.label or "label"), _read_label_names(file)
+        return samples(file, PICTURES, columns.labels[0]), _read_label_names(file)
     if _is_idx(file.name):
         return _idx(file, images), _read_label_names(file)
     raise UserError(f"{file}: unknown format; expected {_FORMS}; extract an archive first")
@@ -219,28 +227,28 @@ def _from_cell(place: str, value: object, label: object, folder: Path, images: b
     return _faulty(place, f"expected an image, found {kind}", "write the bytes or the path of an image")
 
 
-def _select_columns(columns: Columns, names: Iterable[str]) -> tuple[str, str] | str:
-    """Find the columns of a table.
-
-    Return the names of the image column and the label column, or the name of a missing column.
-    """
+def _select_columns(columns: Columns, names: Iterable[str]) -> tuple[str] | str:
+    """Return the name of the image column of a table in a tuple, or the name of a missing column."""
     image = columns.image or next((name for name in IMAGES if name in names), "image")
-    label = columns.label or "label"
-    return next((name for name in (image, label) if name not in names), "") or (image, label)
+    return next((name for name in (image, *columns.labels) if name not in names), "") or (image,)
 
 
 def _table(file: Path | Rows, columns: Columns, images: bool) -> Iterator[Sample]:
     if isinstance(file, Path) and file.stat().st_size == 0:  # A file without rows is valid.
         return
-    label, form = columns.label or "label", format_suffix(Path(file))
-    column_names = [label, *((columns.image,) if columns.image else IMAGES)] if images else [label]
+    form = format_suffix(Path(file))
+    column_names = [*columns.labels, *((columns.image,) if columns.image else IMAGES)] if images else columns.labels
     for row in table(file, columns=column_names):
-        selected = _select_columns(columns, row.cells) if images or form != ".parquet" else ("", label)
+        selected = _select_columns(columns, row.cells) if images or form != ".parquet" else ("",)
         if row.fault:
             yield _faulty(row.place, row.fault, row.hint)
         elif not isinstance(selected, str):
-            image, label = selected
-            yield columns.sample(row, image, row.cells.get(label), images=images)
+            try:
+                label = label_cell(row.cells, columns.label or "label")
+            except BadRow as bad:
+                yield Sample(row.place, None, fault=bad)
+            else:
+                yield columns.sample(row, selected[0], label, images=images)
         elif form == ".jsonl":
             yield _faulty(row.place, f"the object has no {selected!r}", 'write {"image": PATH, "label": NAME}')
         else:
@@ -351,7 +359,7 @@ def _hub(data: str, columns: Columns) -> tuple[Iterator[Sample], tuple[str, ...]
     selected = _select_columns(columns, rows.features)
     if isinstance(selected, str):
         raise UserError(_missing_column(data, selected, rows.features))
-    image, label = selected
+    (image,), (label,) = selected, columns.labels
     if hasattr(rows.features[image], "decode"):
         import datasets
 

@@ -14,7 +14,7 @@ from manyheads.data.images.store import clear
 from manyheads.data.readers.labeled import label_sets, labels_of, with_labels
 from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.splits import SplitData, Splits, hashes_of, hold_out, same_place
-from manyheads.data.sources.class_source import ClassSource
+from manyheads.data.sources.class_source import ClassSource, warn_about_absent
 from manyheads.data.sources.report import Report
 from manyheads.data.sources.source import HUB
 from manyheads.errors import shown
@@ -38,7 +38,7 @@ class ImageSource(ClassSource[ImageData]):
 
     @property
     def label_columns(self) -> tuple[str, ...]:
-        return (self.columns.label or "label",)
+        return self.columns.labels
 
     def read(self) -> SplitData[ImageData]:
         if self.cache_folder is not None and not self.follows:
@@ -69,6 +69,10 @@ class ImageSource(ClassSource[ImageData]):
             return None
         count = sum(1 for _ in labeled_samples(corpus, self.columns, images=False)[0])
         return set(Random(self.seed).sample(range(count), self.sample)) if self.sample < count else None
+
+    def check_training(self, train: ImageData) -> None:
+        super().check_training(train)
+        warn_about_absent(self.columns.label, train.labels)
 
     def embedded(self) -> SplitData[ImageData]:
         return digits(self.seed)

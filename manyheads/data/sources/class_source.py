@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from manyheads.data.readers.splits import SplitData, folder_of, parts_of, same_p
 from manyheads.data.readers.tables import class_names, is_table, table
 from manyheads.data.sources.source import Source
 from manyheads.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 D = TypeVar("D", bound=LabeledItems)
 
@@ -110,3 +113,10 @@ def check_labels(labels: Sequence[str], place: object, target: TargetKind = "cla
     if len(set(labels)) < 2:
         what = "number" if target == "regression" else "label"
         raise UserError(f"{place}: found only one {what}, {labels[0]!r}; expected at least two")
+
+
+def warn_about_absent(columns: str | tuple[str, ...] | None, labels: Sequence[str]) -> None:
+    """Log a warning for each of several label columns that no training item has, because the model will lack it."""
+    if isinstance(columns, tuple):
+        for label in sorted({*columns}.difference(labels_of(labels, "multi-label"))):
+            logger.warning(f"no training item has the label {label!r}: the model will not have it")

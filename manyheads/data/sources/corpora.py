@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -22,14 +21,12 @@ from manyheads.data.readers.splits import SplitData, Splits, hold_out, lines
 from manyheads.data.readers.squad import Questions, read_squad
 from manyheads.data.readers.tables import TABLES, is_table
 from manyheads.data.readers.text_pairs import PairColumns, TextPairs, read_text_pairs
-from manyheads.data.sources.class_source import ClassSource
+from manyheads.data.sources.class_source import ClassSource, warn_about_absent
 from manyheads.data.sources.holding_out import hold_out_questions
 from manyheads.data.sources.report import labeled_report, parallel_report, question_report, tag_report, text_pair_report
 from manyheads.data.sources.source import Source, check_counts
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,10 +145,7 @@ class LabeledSource(ClassSource[Labeled]):
 
     def check_training(self, train: Labeled) -> None:
         super().check_training(train)
-        if isinstance(self.columns.label, tuple):
-            found = labels_of(train.labels, train.target)
-            for label in sorted({*self.columns.label}.difference(found)):
-                logger.warning(f"{train.file}: no item has the label {label!r}: the model will not have it")
+        warn_about_absent(self.columns.label, train.labels)
         if (name := self.columns.weight) and not train.weights:
             raise UserError(f"{train.file}: found no column {name!r} with the weight of each item")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import logging
 import math
 import re
 from dataclasses import replace
@@ -16,6 +15,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from manyheads.data.images.files import Columns as ImageColumns
 from manyheads.data.images.labeled_images import read_images
 from manyheads.data.images.source import ImageSource
 from manyheads.data.readers.labeled import Columns, label_sets, labels_of, read_labeled, with_labels
@@ -155,9 +155,7 @@ def test_a_column_without_any_flag_is_reported(tmp_path: Path, caplog: pytest.Lo
     (tmp_path / "train.csv").write_text("\n".join(["comment,toxic,obscene,threat", *rows]))
     columns = replace(ONE_HOT, label=("toxic", "obscene", "threat"))
     LabeledSource(data=str(tmp_path), columns=columns, target="multi-label").read()
-    assert [r.getMessage().partition(": ")[2] for r in caplog.records if r.levelno == logging.WARNING][:1] == [
-        "no item has the label 'threat': the model will not have it"
-    ]
+    assert "no training item has the label 'threat': the model will not have it" in caplog.messages
 
 
 def test_weights_of_items_are_read(tmp_path: Path) -> None:
@@ -244,6 +242,27 @@ def test_labels_that_training_lacks_are_named(tmp_path: Path) -> None:
     jsonl(tmp_path / "val.jsonl", ["a"], ["b", "x"])
     with pytest.raises(ValueError, match=r"val\.jsonl:2: label 'b\|x' does not occur in the training data"):
         LabeledSource(data=str(tmp_path), target="multi-label").read()
+
+
+def test_columns_of_flags_describe_images(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    flags = [(1, 0, 0), (1, 1, 0), (0, 0, 0)]
+    for i in range(3):
+        Image.fromarray(np.full((4, 4), 80 * i, np.uint8)).save(tmp_path / f"{i}.png")
+    frame = pd.DataFrame([(f"{i}.png", *row) for i, row in enumerate(flags)], columns=["image", "dog", "cat", "bird"])
+    columns = ImageColumns(label=("dog", "cat", "bird"))
+    for suffix, write in ((".csv", frame.to_csv), (".parquet", frame.to_parquet)):
+        write(tmp_path / f"all{suffix}", index=False)
+        source = ImageSource(data=str(tmp_path / f"all{suffix}"), target="multi-label", columns=columns)
+        images = source.read_one(str(source.data))
+        assert images.labels == ["dog", "cat|dog", ""]
+    source.check_training(images)
+    assert caplog.messages == ["no training item has the label 'bird': the model will not have it"]
+    frame.assign(cat=["0", "1", "yes"]).to_csv(tmp_path / "bad.csv", index=False)
+    with pytest.raises(ValueError, match=r"bad\.csv:4: expected 0 or 1 in 'cat', found 'yes'"):
+        source.read_one(str(tmp_path / "bad.csv"))
+    (tmp_path / "folder" / "dog").mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"several columns\.label apply to tables"):
+        source.read_one(str(tmp_path / "folder"))
 
 
 def test_images_have_numbers_or_several_labels(tmp_path: Path) -> None:
