@@ -70,6 +70,8 @@ ENDPOINTS = (
              schemas.NBestRequest, schemas.Results),
     Endpoint("POST", "/classify", verbs.classify, "Classify texts, pairs of texts, or images", schemas.ClassifyRequest,
              schemas.Results, images=True),
+    Endpoint("POST", "/objects", verbs.objects, "Find objects in images", schemas.ObjectsRequest, schemas.Results,
+             images=True),
     Endpoint("POST", "/tag", verbs.tag, "Tag words and find entities", schemas.TagRequest, schemas.Results),
     Endpoint("POST", "/fill", verbs.fill, "Predict words for the mask of each text", schemas.FillRequest,
              schemas.Results),

@@ -139,6 +139,7 @@ WARM_UP: dict[str, Callable[[LoadedModel], object]] = {
     "classify": lambda predictor: predictor.predictions(
         ["a" if predictor.reads == "texts" else Image.new("RGB", (32, 32))]
     ),
+    "detect": lambda predictor: predictor.detect(Image.new("RGB", (32, 32))),
     "rerank": lambda predictor: predictor.rerank("a", ["a"]),
     "embed": lambda predictor: predictor.embed([Image.new("RGB", (32, 32)) if predictor.reads == "images" else "a"]),
 }

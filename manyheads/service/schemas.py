@@ -250,6 +250,19 @@ class ClassifyRequest(Body):
     truncate: Truncate = False
 
 
+class ObjectsRequest(Body):
+    """Request to find the objects in images, which are files encoded in base64.
+
+    The result for an image is a list of objects with label, score, and the edges of the box in pixels.
+
+    threshold  minimum score of an object
+    """
+
+    model: ModelName = None
+    images: Annotated[list[str], Field(min_length=1, max_length=MAX_IMAGES)]
+    threshold: Annotated[float, Field(ge=0, le=1)] = 0.5
+
+
 class TagRequest(Body):
     model: ModelName = None
     texts: Texts

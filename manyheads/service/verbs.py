@@ -11,15 +11,13 @@ import binascii
 import math
 from dataclasses import asdict
 
-import numpy as np
-from numpy.typing import NDArray
 from starlette.requests import Request
 
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
 from manyheads.service import schemas, vector_schemas
 from manyheads.service.batching import Items
-from manyheads.service.computing import image_decoder
+from manyheads.service.computing import Decoded, image_decoder
 from manyheads.service.endpoint import Reply
 from manyheads.service.errors import Refused
 from manyheads.service.registry import Served
@@ -91,7 +89,7 @@ def _check_fields(served: Served, payload: schemas.ClassifyRequest) -> None:
 
 async def decode_images(
     service: Service, served: Served, verb: str, images: list[str], field: str, request: Request
-) -> tuple[Served, list[NDArray[np.uint8]]]:
+) -> tuple[Served, list[Decoded]]:
     """Return a model, and the images of a request (files in base64) as pixels in the model's input size.
 
     The images are decoded in a separate queue, because all models would wait if an image were decoded in a model's
@@ -114,6 +112,14 @@ def decode_base64(image: str, field: str) -> bytes:
         return base64.b64decode(image.partition(";base64,")[2] or image, validate=True)
     except (binascii.Error, ValueError):
         raise Refused(400, "expected an image file encoded in base64", field=field) from None
+
+
+async def objects(service: Service, payload: schemas.ObjectsRequest, request: Request) -> Reply:
+    served = service.registry.of(payload.model, "detect")
+    served, items = await decode_images(service, served, "detect", payload.images, "images", request)
+    method = served.predictor.detect_arrays
+    found = await service.compute(request, served, method, items, "images", threshold=payload.threshold)
+    return schemas.Results(model=served.name, results=[[each._asdict() for each in image] for image in found])
 
 
 async def tag(service: Service, payload: schemas.TagRequest, request: Request) -> Reply:

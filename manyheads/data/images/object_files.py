@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
@@ -113,10 +113,7 @@ def _fault_of(box: Sequence[float], size: tuple[int, int]) -> str:
 
 
 def _coco(file: Path, faults: _Faults) -> tuple[list[_Listed], tuple[str, ...]]:
-    content = read_json(file, _COCO)
-    images, categories, rows = (_dictionaries(content, name) for name in ("images", "categories", "annotations"))
-    if lacking := [one for one in images if not {"id", "file_name"} <= one.keys()]:
-        raise UserError(f"{file}: an image lacks id or file_name: {str(lacking[0])[:80]}; {_COCO}")
+    images, categories, rows = _coco_lists(file)
     named = {category.get("id"): str(category.get("name")) for category in categories}
     annotations: dict[object, list[_Annotation]] = {image["id"]: [] for image in images}
     for number, row in _unique(rows, "annotation", faults):
@@ -139,6 +136,30 @@ def _coco(file: Path, faults: _Faults) -> tuple[list[_Listed], tuple[str, ...]]:
         for row, image in _unique(images, "image", faults)
     ]
     return listed, tuple(dict.fromkeys(named.values()))
+
+
+def _coco_lists(file: Path) -> tuple[list[dict[str, Any]], ...]:
+    """Return the images, the categories and the annotations of a COCO file."""
+    content = read_json(file, _COCO)
+    images, categories, rows = (_dictionaries(content, name) for name in ("images", "categories", "annotations"))
+    if lacking := [one for one in images if not {"id", "file_name"} <= one.keys()]:
+        raise UserError(f"{file}: an image lacks id or file_name: {str(lacking[0])[:80]}; {_COCO}")
+    return images, categories, rows
+
+
+class CocoIds(NamedTuple):
+    """Ids of a COCO file: of its images by their paths, and of its categories by their names."""
+
+    images: dict[Path, object]
+    categories: dict[str, object]
+
+
+def coco_ids(file: Path) -> CocoIds:
+    """Read the ids of a COCO file. The paths of the images are resolved."""
+    images, categories, _ = _coco_lists(file)
+    folder = _image_folder(file, [str(image["file_name"]) for image in images])
+    paths = {(folder / str(image["file_name"])).resolve(): image["id"] for image in images}
+    return CocoIds(paths, {str(category.get("name")): category.get("id") for category in categories})
 
 
 def _dictionaries(content: object, name: str) -> list[dict[str, Any]]:

@@ -61,10 +61,17 @@ class ObjectPreprocessing(Config):
 
     def array(self, image: Image.Image) -> NDArray[np.float32]:
         """Return the normalized pixels (C, Y, X) of an image after resizing."""
+        return self.normalized(self.framed(image))
+
+    def framed(self, image: Image.Image) -> Image.Image:
+        """Return an image in the model's mode and size."""
         image = image.convert("L" if self.channels == 1 else "RGB")
         size = self.size_of(*image.size)
-        image = image if size == image.size else image.resize(size, Image.Resampling.BILINEAR)
-        pixels = np.asarray(image, dtype=np.float32).reshape(size[1], size[0], self.channels).transpose(2, 0, 1)
+        return image if size == image.size else image.resize(size, Image.Resampling.BILINEAR)
+
+    def normalized(self, image: Image.Image) -> NDArray[np.float32]:
+        """Return the normalized pixels (C, Y, X) of an image in the model's mode and size."""
+        pixels = np.asarray(image, dtype=np.float32).reshape(image.height, image.width, -1).transpose(2, 0, 1)
         mean, std = (
             np.array(each, dtype=np.float32)[:, None, None] * np.float32(255) for each in (self.mean, self.std)
         )

@@ -80,5 +80,13 @@ export class Attention {
     this.panel.paint();
   }
 
+  /** Hold the query number `at`. */
+  point(at) {
+    if (!this.panel) return;
+    this.panel.state.held = true;
+    this.panel.focus({ q: at, k: null });
+    this.panel.paint();
+  }
+
   release() { this.panel?.release(); }
 }

@@ -1,12 +1,12 @@
 // The curves of a run, while it is trained and afterwards: a small chart for each number that it measures.
 
+import { drawn } from "./results.js";
 import { ask } from "./service.js";
 
 const AGAIN = 3000; // milliseconds, while a run is not finished
 const WIDE = 360, HIGH = 190, LEFT = 52, BOTTOM = 24, TOP = 8, RIGHT = 10; // of a chart
 const MOST_DOTS = 40; // that a curve marks, one a validation
 const FIRST = ["loss", "accuracy", "top1", "perplexity", "bleu"]; // the others follow as they come
-const SVG = "http://www.w3.org/2000/svg";
 
 export class Curves {
   constructor(room) {
@@ -51,13 +51,6 @@ export class Curves {
 }
 
 const ago = (seconds) => (seconds < 90 ? `${Math.round(seconds)} s` : seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${Math.round(seconds / 3600)} h`);
-
-function drawn(tag, attributes, ...children) {
-  const made = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  made.append(...children);
-  return made;
-}
 
 /** A number as short as it can be told apart. */
 const short = (value) => (value === 0 ? "0" : Math.abs(value) >= 1e5 || Math.abs(value) < 0.01 ? value.toExponential(1) : String(Number(value.toPrecision(3))));

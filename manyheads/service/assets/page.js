@@ -121,6 +121,7 @@ async function run() {
       shown = true;
       result.replaceChildren(...nodes);
     },
+    point: (at) => attention.point(at),
     look: (body, how) => { if (!signal.aborted && model.attends) attention.show({ model: model.id, ...body }, how); },
   };
   at("state").textContent = "Computing …";

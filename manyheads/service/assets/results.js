@@ -26,3 +26,31 @@ export function marked(text, spans) {
 }
 
 export const said = (...parts) => el("p", { className: "said" }, ...parts);
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** An element of SVG. */
+export function drawn(tag, attributes, ...children) {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+/** An image with the boxes of its objects, each of which can be chosen. `source` is a data URL. */
+export async function boxes(source, found, choose) {
+  const picture = el("img", { src: source, alt: "the image" });
+  try {
+    await picture.decode();
+  } catch {
+    return el("p", { className: "hint" }, "This browser cannot show the image.");
+  }
+  const kinds = [...new Set(found.map(({ label }) => label))];
+  const drawing = drawn("svg", { viewBox: `0 0 ${picture.naturalWidth} ${picture.naturalHeight}`, role: "img", "aria-label": `${found.length} boxes` },
+    ...found.map(({ label, left, top, right, bottom }, at) => {
+      const box = drawn("rect", { class: `hue-${kinds.indexOf(label) % HUES}`, x: left, y: top, width: right - left, height: bottom - top }, drawn("title", {}, label));
+      box.addEventListener("click", () => choose(at));
+      return box;
+    }));
+  return el("div", { className: "boxes" }, picture, drawing);
+}

@@ -1,7 +1,7 @@
 // What can be tried, a verb each: its fields, what the service is asked, how the answer looks, where the heads look then.
 // `run(card, values, desk)` asks with `desk.ask` and `desk.stream`, shows with `desk.show`, and looks with `desk.look`.
 
-import { marked, percent, ranking, said } from "./results.js";
+import { boxes, marked, percent, ranking, said } from "./results.js";
 
 const text = (label, more = {}) => ({ name: "text", label, required: true, ...more });
 const image = { name: "image", label: "Image", kind: "image", required: true };
@@ -44,6 +44,17 @@ export const VERBS = {
         desk.show(said(predicted.map(({ label }) => label).join(", ") || "No label is over the threshold."), ranking(null, rows));
       }
       desk.look(image !== undefined ? { image } : { text, ...(pair ? { pair } : {}) });
+    },
+  },
+  detect: {
+    called: "Detect",
+    fields: () => [image],
+    async run(card, { image }, desk) {
+      const { results: [found] } = await desk.ask("objects", { model: card.id, images: [image] });
+      const rows = found.map(({ label, score }, at) => ({ name: label, value: score, choose: () => desk.point(at) }));
+      const list = found.length ? ranking("Objects. Choose one to see where its query looks", rows) : said("No object has a score of 50% or more.");
+      desk.show(await boxes(`data:image/png;base64,${image}`, found, desk.point), list);
+      desk.look({ image });
     },
   },
   tag: {

@@ -9,5 +9,5 @@ INFO = TaskInfo(
     "detection",
     {OWN_DATA: {"detection": "detectors of objects in images"}},
     (PredictorRow("detection.predictor:Detector", ("detr",)),),
-    served=False,
+    served=True,
 )

@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple, overload
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 
 from manyheads import directory
@@ -32,6 +33,7 @@ from manyheads.tasks.predictor import TrainedModel
 from manyheads.training.distributed_map import distributed_map
 from manyheads.training.record import Metrics
 
+Pixels = NDArray[np.float32]
 BATCH = 8  # number of images that are computed together
 THRESHOLD = 0.5  # default minimum score of a detected object
 
@@ -100,7 +102,7 @@ class Detector(TrainedModel[Detr]):
         items, single = rows_of(images, "image", FILES)
         rows: list[list[FoundObject]] = [[] for _ in items]
 
-        def run(first: int) -> tuple[list[tuple[int, tuple[int, int], Detected]], dict[int, str]]:
+        def run(first: int) -> tuple[dict[int, list[FoundObject]], dict[int, str]]:
             opened, errors = {}, {}
             for index, image in enumerate(items[first : first + BATCH], first):
                 try:
@@ -110,15 +112,27 @@ class Detector(TrainedModel[Detr]):
                         raise
                     errors[index] = str(error)
             arrays = [self.preprocessing.array(image) for image in opened.values()]
-            found = self._detected(arrays) if arrays else []
-            return list(zip(opened, (image.size for image in opened.values()), found, strict=True)), errors
+            sizes = [image.size for image in opened.values()]
+            return dict(zip(opened, self.detect_arrays(arrays, sizes, threshold=threshold), strict=True)), errors
 
         for group, errors in distributed_map(range(0, len(items), BATCH), run):
-            for index, size, found in group:
-                rows[index] = self._objects(found, size, threshold)
+            for index, found in group.items():
+                rows[index] = found
             if faults is not None:
                 faults |= errors
         return rows[0] if single else rows
+
+    def detect_arrays(
+        self, arrays: Sequence[Pixels], sizes: Sequence[tuple[int, int]], *, threshold: float = THRESHOLD
+    ) -> list[list[FoundObject]]:
+        """Return the objects in every preprocessed image (C, Y, X), as `detect` does.
+
+        sizes  width and height of each original image in pixels
+        """
+        found: list[Detected] = []
+        for first in range(0, len(arrays), BATCH):
+            found += self._detected(arrays[first : first + BATCH])
+        return [self._objects(objects, size, threshold) for objects, size in zip(found, sizes, strict=True)]
 
     def attend(
         self, image: str | Path | Image.Image, *, threshold: float = THRESHOLD, layers: Sequence[int] | None = None,
@@ -199,7 +213,7 @@ class Detector(TrainedModel[Detr]):
         labels = self.model.labels
         return self.evaluate(scored_data(self.path, data, ObjectSource(), skip_bad_lines=skip_bad_lines, labels=labels))
 
-    def _detected(self, arrays: Sequence[np.ndarray[tuple[int, ...], np.dtype[np.float32]]]) -> list[Detected]:
+    def _detected(self, arrays: Sequence[Pixels]) -> list[Detected]:
         """Return the predictions for preprocessed images (C, Y, X)."""
         model = self.compiled
         with torch.inference_mode(), model.compute.autocast():

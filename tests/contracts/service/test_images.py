@@ -22,6 +22,7 @@ from manyheads.service import computing
 from manyheads.service.batching import Batcher
 from manyheads.service.computing import image_decoder, run
 from manyheads.service.server import Settings, service_of
+from tests.support import services
 from tests.support.services import Ask, asked_of, bert, drawn
 
 
@@ -156,3 +157,23 @@ def test_out_of_memory_is_not_a_corrupt_file(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("PIL.ImageOps.exif_transpose", full)
     with pytest.raises(MemoryError):
         decoding.decode(data)
+
+
+def test_objects_are_those_of_the_file_in_pixels_of_the_original(tmp_path: Path) -> None:
+    path = services.detector(tmp_path / "m")
+    rng = np.random.default_rng(0)
+    images = [Image.fromarray(rng.integers(0, 256, (40 + 90 * i, 60), dtype=np.uint8)) for i in range(3)]
+
+    async def scene(ask: Ask) -> list[Any]:
+        found = await ask(images=encoded(*map(png, images)), threshold=0.0)
+        return [found, await ask(images=["AAAA"]), await ask(images=[])]
+
+    found, broken, empty = asked_of(service_of(Settings({"m": str(path)})), scene, "/objects")
+    expected = manyheads.load(path).detect(images, threshold=0.0)
+    for theirs, ours in zip(found.json()["results"], expected, strict=True):
+        by_query = {each["query"]: [*each.values()] for each in theirs}
+        assert len(by_query) == len(ours) == 9
+        for each in ours:
+            assert by_query[each.query][1:6] == pytest.approx(each[1:6], abs=1e-3)
+    assert (broken.status_code, broken.json()["error"]["param"]) == (400, "images")
+    assert empty.status_code == 400

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pycocotools.coco as pycocotools_coco
 import pytest
 import torch
 import transformers as untyped_transformers
 from PIL import Image
+from pycocotools.cocoeval import COCOeval
 from torch import Tensor
 
 import manyheads
@@ -202,6 +204,44 @@ def test_a_detector_is_trained_used_and_evaluated(
     assert maps["cross"][0].weights.shape == (1, 4, 25, 64)
     assert maps["encoder"][0].weights.shape == (1, 4, 64, 64)
     assert main(["train", "detection", "scenes=12", "--init", "run", "training.epochs=1", "--out", "again"]) == 0
+
+
+def test_coco_results_have_the_ids_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The evaluator of COCO computes the same precision from them as `evaluate`."""
+    detector = services.detector(tmp_path / "m", labels=("dot", "line"))
+    rng, names = np.random.default_rng(0), ("b/one.png", "two.png")
+    (tmp_path / "data" / "b").mkdir(parents=True)
+    for name in names:
+        Image.fromarray(rng.integers(0, 256, (70, 90), dtype=np.uint8)).save(tmp_path / "data" / name)
+    boxes = [{"id": i, "image_id": 40 + i, "category_id": 9, "bbox": [0, 0, 80, 60], "area": 4800, "iscrowd": 0}
+             for i in range(2)]  # fmt: skip
+    images = [{"id": 40 + i, "file_name": name} for i, name in enumerate(names)]
+    content = {
+        "images": images,
+        "annotations": boxes,
+        "categories": [{"id": 9, "name": "dot"}, {"id": 4, "name": "line"}],
+    }
+    file = tmp_path / "data" / "test.json"
+    file.write_text(json.dumps(content))
+    arguments = ["detect", str(detector), "--threshold", "0", "--coco", str(file)]
+    assert main(arguments) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["image_id"] for row in rows} == {40, 41}
+    assert {row["category_id"] for row in rows} <= {9, 4}
+    truth = pycocotools_coco.COCO(str(file))
+    scored = COCOeval(truth, truth.loadRes(rows), "bbox")
+    scored.evaluate(), scored.accumulate(), scored.summarize()
+    expected = manyheads.load(detector).evaluate(str(file)).metrics["ap"]["value"]
+    assert scored.stats[0] == pytest.approx(expected)
+    capsys.readouterr()
+    assert main([*arguments, str(tmp_path / "data" / "two.png")]) == 0
+    assert {row["image_id"] for row in json.loads(capsys.readouterr().out)} == {41}
+    Image.new("L", (9, 9)).save(tmp_path / "other.png")
+    assert main([*arguments, str(tmp_path / "other.png")]) == 2
+    assert "test.json: found no image" in capsys.readouterr().err
+    file.write_text(json.dumps(content | {"categories": [{"id": 9, "name": "dot"}]}))
+    assert main(arguments) == 2
+    assert "found no category 'line', which is a label of" in capsys.readouterr().err
 
 
 def test_more_objects_than_queries_are_refused(tmp_path: Path) -> None:

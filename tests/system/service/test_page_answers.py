@@ -8,9 +8,12 @@ from urllib.parse import urlencode
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
+import manyheads
 from manyheads import directory
+from tests.support import services
 from tests.support.browser import BINARY
 from tests.support.map_examples import saved
 from tests.support.service_browser import ServiceBrowser
@@ -18,6 +21,15 @@ from tests.support.services import Running, bert, client, drawn, language_model,
 
 LONG = "the cat sat on the mat " * 20
 SHARES = "[...document.querySelectorAll('#result .bar')].map((bar) => Number(bar.style.getPropertyValue('--share')))"
+
+
+def confident(path: Path) -> Path:
+    """Write a detector that finds an object with every query."""
+    detector = manyheads.load(services.detector(path))
+    with torch.no_grad():
+        detector.model.classifier.bias[0] = 9
+    directory.save(path, detector.model, preprocessing=detector.preprocessing.as_dict())
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +40,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     models = [
         language_model(folder / "lm"), bert(folder / "tell", head="sequence", labels=("good", "bad")),
         bert(folder / "mask", head="masked_lm"), translator(folder / "en-de"), folder / "see",
-        bert(folder / "rate", head="sequence", labels=("score",), target="regression"),
+        bert(folder / "rate", head="sequence", labels=("score",), target="regression"), confident(folder / "find"),
     ]  # fmt: skip
     with serving(folder / "log", *models) as service:
         yield service
@@ -126,3 +138,15 @@ def test_a_model_with_one_label_shows_its_number(browser: ServiceBrowser, runnin
     with client(running) as http:
         answer = http.post("/classify", json={"model": "rate", "texts": ["the cat"]}).json()
     assert browser.texts("#result .said") == [f"{answer['results'][0]['value']:.4f}"]
+
+
+def test_a_box_shows_where_its_query_looks(browser: ServiceBrowser, running: Running, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    Image.fromarray(rng.integers(0, 256, (64, 64), dtype=np.uint8)).save(tmp_path / "scene.png")
+    visit(browser, running, model="find")
+    browser.drop(".of-image", tmp_path / "scene.png")
+    done(browser)
+    browser.wait("document.querySelector('.panel .readout') !== null")
+    assert browser.count(".boxes rect") == browser.count("#result .ranking li") == 9
+    browser.run("document.querySelectorAll('.boxes rect')[1].dispatchEvent(new MouseEvent('click', {bubbles: true}))")
+    assert "held" in browser.run("document.querySelector('.readout').innerText")

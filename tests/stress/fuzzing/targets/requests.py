@@ -124,6 +124,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/nbest": {"model": "en-de", "texts": ["the cat"], "count": 2},
     "/classify": {"model": "tell", "texts": ["the cat"], "top": 1},
     "/tag": {"model": "tag", "texts": ["the cat"]},
+    "/objects": {"model": "see", "images": ["AAAA"], "threshold": 0.5},
     "/attend": {"model": "tell", "text": "the cat"},
 }
 
