@@ -198,8 +198,11 @@ def check_unmixed(files: Sequence[Path]) -> None:
             raise UserError(f"{folder}: {names} look like splits; give their directory: data={folder}")
 
 
-def describe_roles(folder: Path | None, corpora: dict[str, list[Path]]) -> str:
-    """Return one line that lists the files or folders of each split, and the unused files of the directory."""
+def describe_roles(folder: Path | None, corpora: dict[str, list[Path]], *, images: bool = False) -> str:
+    """Return one line that lists the files or folders of each split, and the unused files of the directory.
+
+    images  True if files may name images in other folders of the directory, which are then not listed as unused
+    """
     parts, used = [], set[str]()
     for role, paths in corpora.items():
         names = []
@@ -209,7 +212,9 @@ def describe_roles(folder: Path | None, corpora: dict[str, list[Path]]) -> str:
                 used.add(path.parts[0])
             names.append(str(path))
         parts += [f"{role} = {shown(names)}"] if names else []
-    if others := [] if folder is None else [path.name for path in visible(folder) if path.name not in used]:
+    named = images and all(path.is_file() for paths in corpora.values() for path in paths)
+    rest = [] if folder is None else [path for path in visible(folder) if not (named and path.is_dir())]
+    if others := [path.name for path in rest if path.name not in used]:
         parts.append(f"not used: {shown(others)}")
     line = f"{'' if folder is None else f'{folder}: '}{'; '.join(parts)}"
     return line.encode(errors="backslashreplace").decode()

@@ -259,7 +259,7 @@ class Source(ABC, Generic[D]):
 
     def _roles(self, data: str) -> str:
         files = {role: self.files(corpus) for role, corpus in self.splits().by_role.items() if corpus}
-        return describe_roles(folder_of(data), files)
+        return describe_roles(folder_of(data), files, images=self.unit == "images")
 
     def describe(self, splits: SplitData[D]) -> JsonObject:
         """Return a description of the splits for result.json.

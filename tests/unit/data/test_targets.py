@@ -257,6 +257,11 @@ def test_columns_of_flags_describe_images(tmp_path: Path, caplog: pytest.LogCapt
         assert images.labels == ["dog", "cat|dog", ""]
     source.check_training(images)
     assert caplog.messages == ["no training item has the label 'bird': the model will not have it"]
+    (tmp_path / "images").mkdir()
+    frame.to_csv(tmp_path / "train.csv", index=False)
+    listed = replace(source, data=str(tmp_path)).summary_lines(SplitData(images, images, None))[0]
+    assert "train = train.csv" in listed
+    assert "images" not in listed, "the table may name images in this folder"
     frame.assign(cat=["0", "1", "yes"]).to_csv(tmp_path / "bad.csv", index=False)
     with pytest.raises(ValueError, match=r"bad\.csv:4: expected 0 or 1 in 'cat', found 'yes'"):
         source.read_one(str(tmp_path / "bad.csv"))
