@@ -33,7 +33,6 @@ from manyheads.errors import UserError, shown
 from manyheads.files import read_json
 
 ROUNDING = 1.0  # number of pixels by which a box may reach beyond its image
-SHOWN_FAULTS = 10  # maximum number of faults that an error message lists
 _COCO = 'expected a JSON object with "images", "annotations" and "categories"'
 
 
@@ -49,16 +48,18 @@ class _Faults:
 
     def counts(self, *, skip: bool) -> dict[str, int]:
         """Return the number of faulty images and annotations by fault. Raises UserError if they are not skipped."""
+        kinds: dict[str, list[str]] = {}
+        for place, fault in self.found:
+            what, _, value = fault.partition(": ")
+            short = place.removeprefix(f"{self.corpus}: ")
+            kinds.setdefault(what, []).append(f"{short}: {value}" if value else short)
         if self.found and not skip:
-            named = shown((f"{place}: {fault}" for place, fault in self.found), SHOWN_FAULTS)
+            named = "; ".join(f"{what} ({shown(places)})" for what, places in kinds.items())
             raise UserError(
                 f"{self.corpus}: {len(self.found):,} faulty images or annotations: {named}. Correct them, or leave them"
                 " out with --skip-bad-lines (skip_bad_lines=True)"
             )
-        places: dict[str, list[str]] = {}
-        for place, fault in self.found:
-            places.setdefault(fault.partition(": ")[0], []).append(place)
-        return {f"{self.corpus}: {fault} ({shown(where)})": len(where) for fault, where in places.items()}
+        return {f"{self.corpus}: {what} ({shown(places)})": len(places) for what, places in kinds.items()}
 
 
 # File of an image, with its place and number, and its annotations: place, label or None, and the box (left, top, right,

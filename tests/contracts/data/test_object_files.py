@@ -108,11 +108,11 @@ def plant(content: dict[str, Any], folder: Path) -> list[str]:
     rows.append(dict(rows[9]))
     (folder / "train" / "012.png").unlink()
     return [
-        "annotation 1: the box is not inside the image", "annotation 2: the box has no area: 0 x",
-        "annotation 3: the box has no area", "annotation 4: the category is unknown",
-        "annotation 5: bbox is not a list of four numbers", "annotation 6: the box is not inside the image",
-        "annotation 7: the file lists no such image: 777", "annotation 8: the box is not finite",
-        "annotation 10: the id occurs twice", "012.png: no such file",
+        "the box is not inside the image (annotation 1: -30", "; the box has no area (annotation 2: 0 x",
+        ", annotation 3: ", "the category is unknown (annotation 4)",
+        "bbox is not a list of four numbers (annotation 5)", ", annotation 6: ",
+        "the file lists no such image (annotation 7: 777)", "the box is not finite (annotation 8: [nan",
+        "the id occurs twice (annotation 10)", "no such file (", "012.png)",
     ]  # fmt: skip
 
 
@@ -154,11 +154,8 @@ def test_faults_of_yolo_lines_name_the_line(tmp_path: Path) -> None:
     )
     with pytest.raises(UserError) as raised:
         read_objects(images)
-    for part in (
-        "001.txt:2: expected a class index",
-        "001.txt:3: the category is unknown",
-        "001.txt:4: the box has no",
-    ):
+    parts = ("expected a class index", "001.txt:2", "the category is unknown (", "001.txt:3)", "001.txt:4: 0 x 12.8)")
+    for part in parts:
         assert part in str(raised.value)
     (tmp_path / "data.yaml").unlink()
     with pytest.raises(UserError, match="found no names of classes"):
