@@ -312,6 +312,7 @@ PAPERS = {
     "vit": ("image-classification", "mnist/vit", "cifar10/vit"),
     "deit": ("deit/ablate", "cifar10/deit", "cifar10/vit", "cifar10/resnet"),
     "squeeze-excitation": ("cifar10/se",),
+    "cnn-teachers": (),
     "nonlocal": ("moving-digits", "cifar10/nonlocal"),
     "local-attention": ("cifar10/local-attention",),
     "conv-attention": ("conv-attention/theorem", "cifar10/conv-attention"),

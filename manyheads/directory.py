@@ -34,15 +34,10 @@ from manyheads.core.tensor_file import checksum, write_tensors
 from manyheads.errors import UserError, extra, shown
 from manyheads.files import JsonMapping, JsonObject, WriteError, read_json, replacing_all
 from manyheads.interop.adapters import SETTINGS, WEIGHTS, Adapter, adapter_files, is_adapter
-from manyheads.interop.bert import BERT, DISTILBERT, ROBERTA, XLM_ROBERTA
-from manyheads.interop.clip import CLIP, CLIP_VISION
-from manyheads.interop.detr import DETR
-from manyheads.interop.dinov2 import DINOV2, DINOV2_REGISTERS
-from manyheads.interop.encoder_decoder import MARIAN, PEGASUS
+from manyheads.interop.encoder_decoder import MARIAN
 from manyheads.interop.family import AnyFamily, saved_tensors
-from manyheads.interop.gpt import GPT2, OPENAI_GPT
-from manyheads.interop.own import OWN, OWN_TRANSFORMER
-from manyheads.interop.resnet import RESNET, TIMM_RESNET
+from manyheads.interop.formats import FAMILIES, TIMM
+from manyheads.interop.own import OWN_TRANSFORMER
 from manyheads.interop.sentences import PATTERNS, SentenceEncoder, sentence_encoder
 from manyheads.interop.table import Mismatch
 from manyheads.interop.tokenizer import (
@@ -53,7 +48,6 @@ from manyheads.interop.tokenizer import (
     tokenizer_config,
     vocabulary_sizes,
 )
-from manyheads.interop.vit import DEIT, TIMM_VIT, VIT
 from manyheads.interop.vocabularies import FILES
 from manyheads.interop.weights import CHECKSUM, PICKLED, SAFE, read_safe, read_shapes, weight_files
 from manyheads.models.adapt import adapt
@@ -64,15 +58,6 @@ from manyheads.versions import LAST_READER, EarlierVersion, check_complete, upgr
 
 logger = logging.getLogger(__name__)
 
-# Formats of saved models in order of preference: a model is saved in the first format that can represent it.
-_FORMATS: tuple[AnyFamily, ...] = (
-    MARIAN, PEGASUS, BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, GPT2, OPENAI_GPT, VIT, DEIT, DINOV2, DINOV2_REGISTERS,
-    CLIP_VISION, CLIP, RESNET, DETR, *OWN,
-)  # fmt: skip
-FAMILIES = {family.model_type: family for family in _FORMATS}
-# Formats of timm by the beginning of the architecture name, such as vit_tiny_patch16_224. Models are read in these
-# formats, but never written.
-TIMM: dict[str, AnyFamily] = {"vit": TIMM_VIT, "deit": TIMM_VIT, "resnet": TIMM_RESNET, "seresnet": TIMM_RESNET}
 CONFIG, PREPROCESSOR, GENERATION = "config.json", "preprocessor_config.json", "generation_config.json"
 # Keys of generation_config.json for translators. The last key is the exponent of Manyheads' length penalty; the length
 # penalty of transformers has another formula.

@@ -15,9 +15,17 @@ from manyheads.errors import UserError
 from manyheads.files import JsonMapping, JsonObject
 from manyheads.interop import timm
 from manyheads.interop.family import Family
-from manyheads.interop.keys import ABSENT, ANY_MODEL, architecture
-from manyheads.interop.labels import TargetRow, label_names, read_labels, read_target
-from manyheads.interop.table import Choice, Setting, Settings, Weight, weights_and_biases
+from manyheads.interop.keys import ABSENT, ANY_MODEL
+from manyheads.interop.labels import TargetRow, classifier_heads, infer_labels, label_names
+from manyheads.interop.table import (
+    Choice,
+    Setting,
+    Settings,
+    Weight,
+    convolutions_and_norms,
+    linear_convolutions,
+    weights_and_biases,
+)
 from manyheads.models.resnet import ResNet, ResNetConfig
 
 _BLOCK = "encoder.stages.{}.layers.{}"
@@ -26,9 +34,8 @@ _NORMED = {  # name of a convolution with its normalization layer in Manyheads -
     "stages.{}.blocks.{}.layers.{}": f"{_BLOCK}.layer.{{}}",
     "stages.{}.blocks.{}.shortcut": f"{_BLOCK}.shortcut",
 }
-_OF_A_NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 _CLASSIFIER = "classifier.1"
-_ARCHITECTURES = ("ResNetModel", "ResNetForImageClassification")
+_ARCHITECTURES = classifier_heads("ResNet")
 
 
 def _weights(config: ResNetConfig, names: Iterable[str]) -> list[Weight]:
@@ -41,18 +48,10 @@ def _rows(prefix: str) -> list[Weight]:
 
 def backbone_rows(prefix: str = "") -> list[Weight]:
     """Return the conversion table of the tensors of a ResNet without a classifier, after a prefix in files."""
-    rows = []
-    for ours, theirs in _NORMED.items():
-        rows.append(Weight(f"{ours}.mixer.weight", f"{prefix}{theirs}.convolution.weight"))
-        rows += [Weight(f"{ours}.norm.{leaf}", f"{prefix}{theirs}.normalization.{leaf}") for leaf in _OF_A_NORM]
-    return rows
-
-
-def _infer(settings: JsonMapping, tensors: Mapping[str, Tensor]) -> JsonObject:
-    """Return the class labels if `architectures` in config.json names a model with a classification head."""
-    labeled = architecture(settings, _ARCHITECTURES) == _ARCHITECTURES[1]
-    labels = read_labels(settings) if labeled else ()
-    return {"labels": labels, "target": read_target(settings, labels) if labels else "classes"}
+    parts = ("convolution", "normalization")
+    return convolutions_and_norms(
+        {ours: (f"{prefix}{theirs}.{parts[0]}", f"{prefix}{theirs}.{parts[1]}") for ours, theirs in _NORMED.items()}
+    )
 
 
 _IGNORED = {"_out_features", "_out_indices", "out_features", "out_indices", "stage_names"}
@@ -89,7 +88,7 @@ RESNET = Family(
     ),
     _weights,
     architecture=lambda config: _ARCHITECTURES[bool(config.labels)],
-    infer=_infer,
+    infer=lambda settings, tensors: infer_labels(settings, "ResNet"),
     also_written=lambda config: label_names(config.labels) if config.labels else {},
 )  # fmt: skip
 
@@ -117,13 +116,10 @@ def from_timm(name: str) -> str:
 
 
 def _timm_weights(config: ResNetConfig, names: Iterable[str]) -> list[Weight]:
-    rows = _rows("resnet.")
-    for ours, theirs in (("squeeze", "fc1"), ("excite", "fc2")):
-        above = f"stages.{{}}.blocks.{{}}.squeeze.{ours}", f"resnet.{_BLOCK}.se.{theirs}"
-        rows.append(Weight(f"{above[0]}.bias", f"{above[1]}.bias"))
-        rows.append(Weight(f"{above[0]}.weight", f"{above[1]}.weight",
-                           to_theirs=lambda t: t[..., None, None], to_ours=lambda t: t.flatten(1)))  # fmt: skip
-    return rows
+    parts = {"squeeze": "fc1", "excite": "fc2"}
+    return _rows("resnet.") + linear_convolutions(
+        {f"stages.{{}}.blocks.{{}}.squeeze.{ours}": f"resnet.{_BLOCK}.se.{theirs}" for ours, theirs in parts.items()}
+    )
 
 
 # Model arguments of timm that follow from the weights, or that matter only in training.
@@ -140,26 +136,15 @@ def _timm_infer(settings: JsonMapping, tensors: Mapping[str, Tensor]) -> JsonObj
     if not re.fullmatch(r"(se)?resnet\d+(\..*)?", str(name)):
         raise UserError(f"'architecture' is {name!r}; expected resnetN or seresnetN")
     timm.arguments(settings, _TIMM_ARGUMENTS.split(), _TIMM_FIXED)
-    stem = tensors.get(f"resnet.{_NORMED['stem']}.convolution.weight")
-    widths: dict[int, int] = {}
-    blocks: dict[int, set[int]] = {}
-    layers = 0
-    for key, tensor in tensors.items():
-        if match := re.fullmatch(r".*\.stages\.(\d+)\.layers\.(\d+)\.layer\.(\d)\.normalization\.bias", key):
-            stage, block, layer = map(int, match.groups())
-            layers = max(layers, layer + 1)
-            # The last layer of a bottleneck block gives its width; the layers before it are narrower.
-            widths[stage] = max(widths.get(stage, 0), tensor.numel())
-            blocks.setdefault(stage, set()).add(block)
-    if stem is None or stem.dim() != 4 or layers not in (2, 3) or set(blocks) != set(range(len(blocks))):
-        raise UserError("expected conv1.weight, layer1.0.bn1.bias, ... in the shapes of a ResNet")
+    stem = f"resnet.{_NORMED['stem']}.convolution.weight"
+    # The last layer of a bottleneck block gives its width; the layers before it are narrower.
+    last = 2 if any(".layer.2." in key for key in tensors) else 1
     return {
         "labels": timm.labels(settings, tensors.get(f"{_CLASSIFIER}.weight")),
-        "channels": stem.shape[1],
-        "stem_width": len(stem),
-        "block": "basic" if layers == 2 else "bottleneck",
-        "depths": tuple(len(blocks[stage]) for stage in range(len(blocks))),
-        "widths": tuple(widths[stage] for stage in range(len(blocks))),
+        "channels": timm.input_channels(tensors, stem),
+        "stem_width": len(tensors[stem]),
+        "block": "basic" if last == 1 else "bottleneck",
+        **timm.stages(tensors, rf".*\.stages\.(\d+)\.layers\.\d+\.layer\.{last}\.normalization\.bias"),
         "squeeze": 16 if any(".se." in key for key in tensors) else None,
     }
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from manyheads.core.config import MAX_PARAMETERS, Config, FieldError
 from manyheads.errors import UserError, similar
+from manyheads.models.convnet_presets import CONVNETS
 from manyheads.models.text_presets import TEXT_PRESETS, Settings, named
 
 FLOAT32 = 4  # number of bytes per parameter
@@ -64,13 +65,14 @@ FAMILIES = {
     "nonlocal": Family("nonlocal_net", "NonLocalConfig", "NonLocalNet", "Wang 2018"),
     "local-attention": Family("local_attention", "LocalAttentionConfig", "LocalAttentionNet", "Ramachandran 2019"),
     "conv-attention": Family("conv_attention", "ConvAttentionConfig", "ConvAttention", "Cordonnier 2020"),
+    "efficientnet": Family("efficientnet", "EfficientNetConfig", "EfficientNet", "Tan & Le 2019"),
     "detr": Family("detr", "DetrConfig", "Detr", "Carion 2020"),
     "universal-sequence": Family("universal", "UniversalSequenceConfig", "UniversalSequence", "Dehghani 2018"),
     "bert-features": Family("bert_features", "BertFeaturesConfig", "BertFeatures", "Devlin 2018"),
     "directions": Family("directions", "DirectionalConfig", "DirectionalEncoder", "Devlin 2018"),
 }
 # names of the model families that process images
-IMAGES = ("vit", "deit", "resnet", "nonlocal", "local-attention", "conv-attention")
+IMAGES = ("vit", "deit", "resnet", "nonlocal", "local-attention", "conv-attention", "efficientnet")
 
 # ---------------------------------------------------------------------------------------------- image models
 
@@ -153,6 +155,7 @@ PRESETS: dict[str, Settings] = {
     **named("local-attention", _LOCAL),
     # The stem of these networks is a convolution, as in the paper's best models.
     **named("local-attention", {f"{name}-stem": {**s, "front": "convolution"} for name, s in _LOCAL.items()}),
+    **CONVNETS,
     "detr/r50": {},
     "detr/r101": {"depths": (3, 4, 23, 3)},
     "detr/digits": _DETR_DIGITS,

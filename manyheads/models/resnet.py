@@ -15,7 +15,7 @@ Subclasses with attention between or instead of the convolutions pass other laye
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeVar
 
@@ -38,11 +38,22 @@ Stages = tuple[Annotated[int, Range(1, 100)], ...]  # stage numbers, counted fro
 
 
 @dataclass(frozen=True)
-class ResNetConfig(LabelConfig):
+class ConvNetConfig(LabelConfig):
+    """Labels and images of a convolutional network.
+
+    labels      classes in the order of the logits. If empty, the model returns features instead of logits
+    image_size  intended size of the images; other sizes work, too
+    """
+
+    labels: tuple[str, ...] = tuple(map(str, range(1000)))
+    image_size: Pixels = 224
+    channels: Size = 3
+
+
+@dataclass(frozen=True)
+class ResNetConfig(ConvNetConfig):
     """Sizes and options of a ResNet. The defaults are those of ResNet-50.
 
-    labels         classes in the order of the logits. If empty, the model returns features instead of logits
-    image_size     intended size of the images; other sizes work, too
     depths         number of residual blocks per stage
     widths         output channels of each stage
     squeeze        channel reduction of a squeeze-and-excitation in every block, 16 in its paper. By default, blocks
@@ -52,9 +63,6 @@ class ResNetConfig(LabelConfig):
     halve_first    if True, the first stage also halves the resolution
     """
 
-    labels: tuple[str, ...] = tuple(map(str, range(1000)))
-    image_size: Pixels = 224
-    channels: Size = 3
     block: Literal["basic", "bottleneck"] = "bottleneck"
     depths: tuple[Layers, ...] = (3, 4, 6, 3)
     widths: tuple[Size, ...] = (256, 512, 1024, 2048)
@@ -66,51 +74,45 @@ class ResNetConfig(LabelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.depths) != len(self.widths) or not self.depths:
-            raise UserError(f"depths is {self.depths} and widths is {self.widths}: expected one of each per stage")
+        check_stages(self.depths, self.widths)
         if self.block == "bottleneck" and any(width % REDUCTION for width in self.widths):
             raise UserError(f"widths is {self.widths}: expected multiples of {REDUCTION} for bottlenecks")
         if self.block == "basic" and self.stride_in_1x1:
             raise UserError("stride_in_1x1 has no effect in a basic block: remove it, or set block=bottleneck")
 
 
+def check_stages(depths: Sequence[int], widths: Sequence[int]) -> None:
+    """Raise UserError unless there is a number of blocks and a width for each of one or more stages."""
+    if len(depths) != len(widths) or not depths:
+        raise UserError(f"depths is {depths} and widths is {widths}: expected one of each per stage")
+
+
+N_co = TypeVar("N_co", bound=ConvNetConfig, covariant=True)
 R_co = TypeVar("R_co", bound=ResNetConfig, covariant=True)
 
 
-class ResNet(ReadsImages[R_co]):
-    """ResNet image classifier. Images in, label logits out.
+class ConvNet(ReadsImages[N_co]):
+    """Convolutional image classifier: a stem, stages of blocks, a mean over the image, and a linear classifier.
 
-    mixing  constructor of the mixing layers in the blocks. By default, 3 x 3 convolutions
-    stem    module before the stages. By default, the stem of the configuration
+    stages  blocks of each stage
+    width   number of channels before the classifier
+    top     module between the last stage and the mean
     """
 
-    def __init__(self, config: R_co, mixing: Mixing | None = None, stem: nn.Module | None = None) -> None:
+    def __init__(
+        self, config: N_co, stem: nn.Module, stages: Iterable[Sequence[nn.Module]], width: int,
+        top: nn.Module | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(config, channels=config.channels, image_size=config.image_size, labels=config.labels)
-        c = config
-        self.stem = stem or Stem(c.channels, c.stem_width, small=c.stem == "3x3")
-        self.stages = nn.ModuleList()
-        channels = c.stem_width
-        for index, (depth, width) in enumerate(zip(c.depths, c.widths, strict=True), 1):
-            strides = [2 if index > 1 or c.halve_first else 1] + [1] * (depth - 1)
-            blocks = []
-            for stride in strides:
-                blocks.append(Residual(c, channels, width, stride, index, mixing or convolution))
-                channels = width
-            self.stages.append(Stage(blocks))
-        self.classifier = nn.Linear(channels, len(c.labels)) if c.labels else None
-        self._initialize()
-
-    def _initialize(self) -> None:
-        """Draw He normal weights for convolutions, and zero the scale of the last norm in each branch.
-
-        Source: He 2015b.
-        """
-        for module in self.modules():
+        self.stem = stem
+        self.stages = nn.ModuleList(map(Stage, stages))
+        self.top = top
+        self.classifier = nn.Linear(width, len(config.labels)) if config.labels else None
+        for module in self.modules():  # Draw He normal weights (He 2015b), with the fan-out of one group.
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        for module in self.modules():
-            if isinstance(module, Residual):
-                nn.init.zeros_(module.layers[-1].norm.weight)  # type: ignore[arg-type, union-attr]
+                with torch.no_grad():
+                    module.weight.mul_(module.groups**0.5)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return label logits (B, L) for normalized images (B, C, Y, X); features (B, D) if there are no labels."""
@@ -122,16 +124,41 @@ class ResNet(ReadsImages[R_co]):
         x = self.stem(images)
         for stage in self.stages:
             x = stage(x)
-        return x.mean((2, 3))
+        return (x if self.top is None else self.top(x)).mean((2, 3))
+
+
+class ResNet(ConvNet[R_co]):
+    """ResNet image classifier. Images in, label logits out.
+
+    mixing  constructor of the mixing layers in the blocks. By default, 3 x 3 convolutions
+    stem    module before the stages. By default, the stem of the configuration
+    """
+
+    def __init__(self, config: R_co, mixing: Mixing | None = None, stem: nn.Module | None = None) -> None:
+        c = config
+        stem = stem or Stem(c.channels, c.stem_width, small=c.stem == "3x3")
+        stages = []
+        channels = c.stem_width
+        for index, (depth, width) in enumerate(zip(c.depths, c.widths, strict=True), 1):
+            strides = [2 if index > 1 or c.halve_first else 1] + [1] * (depth - 1)
+            blocks = []
+            for stride in strides:
+                blocks.append(Residual(c, channels, width, stride, index, mixing or convolution))
+                channels = width
+            stages.append(blocks)
+        super().__init__(c, stem, stages, channels)
+        for module in self.modules():  # A new branch returns zeros.
+            if isinstance(module, Residual):
+                nn.init.zeros_(module.layers[-1].norm.weight)  # type: ignore[arg-type, union-attr]
 
 
 class NormalizedLayer(nn.Module):
     """Layer that mixes neighboring positions (convolution or attention), followed by a batch norm."""
 
-    def __init__(self, mixer: nn.Module, width: int) -> None:
+    def __init__(self, mixer: nn.Module, width: int, eps: float = 1e-5) -> None:
         super().__init__()
         self.mixer = mixer
-        self.norm: nn.Module = nn.BatchNorm2d(width)
+        self.norm: nn.Module = nn.BatchNorm2d(width, eps)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.norm(self.mixer(x))

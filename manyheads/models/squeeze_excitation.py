@@ -7,6 +7,9 @@ It is used at the end of a residual branch (figure 3 of the paper), as in the pr
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import torch
 from torch import Tensor, nn
 
 # The number of hidden units of a squeeze-and-excitation block is a multiple of 8, as in common implementations.
@@ -17,12 +20,18 @@ MULTIPLE = 8
 class SqueezeExcitation(nn.Module):
     """Squeeze-and-excitation: scale each channel of x (B, C, Y, X) by a factor between 0 and 1.
 
-    reduction  ratio of the number of channels to the number of hidden units, r in the paper
+    reduction   ratio of the number of channels to the number of hidden units, r in the paper
+    inner       number of hidden units, instead of `reduction`
+    activation  activation function of the hidden units
     """
 
-    def __init__(self, channels: int, reduction: int = 16) -> None:
+    def __init__(
+        self, channels: int, reduction: int = 16, *, inner: int | None = None,
+        activation: Callable[[Tensor], Tensor] = torch.relu,
+    ) -> None:  # fmt: skip
         super().__init__()
-        inner = max(MULTIPLE, int(channels / reduction + MULTIPLE / 2) // MULTIPLE * MULTIPLE)
+        self.activation = activation
+        inner = inner or max(MULTIPLE, int(channels / reduction + MULTIPLE / 2) // MULTIPLE * MULTIPLE)
         self.squeeze = nn.Linear(channels, inner)
         self.excite = nn.Linear(inner, channels)
 
@@ -31,4 +40,4 @@ class SqueezeExcitation(nn.Module):
 
     def weights(self, x: Tensor) -> Tensor:
         """Return the factor of each channel of the image x, (B, C), from 0 to 1."""
-        return self.excite(self.squeeze(x.mean((2, 3))).relu()).sigmoid()
+        return self.excite(self.activation(self.squeeze(x.mean((2, 3))))).sigmoid()

@@ -48,7 +48,7 @@ FEATURES: dict[str, str | dict[str, Any]] = {
     "name auto_?augment|augmix": "AugMix",
     "name back_?translat(e|ion)": "backtranslation",
     "name bert/roberta|roberta/base|distilbert/base": "bert/roberta",
-    "name convnext|swin|efficientnet": "EfficientNet",
+    "name convnext|swin": "ConvNeXt",
     "name deformable_?(attention|detr)": "DeformableAttention",
     "name device_?map|tensor_?parallel": "tensor_parallel",
     "name expert_?parallel": "ExpertParallel",

@@ -16,6 +16,7 @@ from torch import Tensor
 
 import manyheads
 from manyheads import cli, directory
+from manyheads.interop.formats import FAMILIES
 from manyheads.models.adapt import adapt
 from manyheads.models.vit import ViT, ViTConfig
 from tests.contracts.interop.test_vit import agree, gradients, noisy, weighted
@@ -80,7 +81,7 @@ def test_transformers_models_load_and_save_with_equal_results(kind: str, qkv_bia
         other.get_parameter(part).data.copy_(expected[part])
     other.save_pretrained(tmp_path / "gradients")
     tensors = load_file(tmp_path / "gradients" / "model.safetensors")
-    family = directory.FAMILIES[kind]
+    family = FAMILIES[kind]
     agree(family, gradients(loaded.model), {name: t for name, t in tensors.items() if name not in UNREAD})
 
 

@@ -7,8 +7,8 @@ from dataclasses import fields, replace
 import pytest
 
 from manyheads.core.experts import ExpertConfig
-from manyheads.directory import FAMILIES
 from manyheads.interop.family import Family
+from manyheads.interop.formats import FAMILIES
 
 INITIALIZATION = {"init", "position_std", "embedding_init"}  # of no effect once there are weights
 EXPERTS = {field.name for field in fields(ExpertConfig)}  # of no effect with feed_forward=dense
@@ -24,6 +24,7 @@ INFERRED: dict[str, set[str]] = {
     "gpt2": _GPT,
     "openai-gpt": _GPT,
     "resnet": {"labels"},
+    "efficientnet": {"labels", "padding", "centered"},  # one row reads both settings of the padding
     # `labels`, and the settings of the ResNet, which one row reads
     "detr": {"labels", "block", "channels", "depths", "halve_first", "stem_width", "stride_in_1x1", "widths"},
     "vit": {"labels", "fused", "representation"},

@@ -15,6 +15,7 @@ import transformers
 from torch import nn
 
 from manyheads import directory
+from manyheads.interop.formats import FAMILIES
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.universal import Universal, UniversalConfig
 from manyheads.models.vit import ViT, ViTConfig
@@ -45,6 +46,9 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "resnet": lambda: transformers.ResNetModel(
         transformers.ResNetConfig(embedding_size=4, hidden_sizes=[8, 8], depths=[1, 1])
     ),
+    "efficientnet": lambda: transformers.EfficientNetModel(
+        transformers.EfficientNetConfig(width_coefficient=0.1, depth_coefficient=0.1, hidden_dim=128)
+    ),
     "manyheads-universal": lambda: Universal(UniversalConfig(width=8, steps=1, heads=2, feed_forward=8, **TOKENS)),
 }
 NO_SIZES = ("num_labels", "id", "dropout", "transformers_version")
@@ -71,7 +75,7 @@ def test_sizes_beyond_memory_are_refused_at_once(tmp_path: Path, name: str) -> N
     settings = json.loads((tmp_path / "config.json").read_text())
     refused = 0
     for key, value in settings.items():
-        if isinstance(value, bool) or not isinstance(value, int) or key.endswith("_id") or key in directory.FAMILIES:
+        if isinstance(value, bool) or not isinstance(value, int) or key.endswith("_id") or key in FAMILIES:
             continue
         for size in (10**9, 10**12):
             (tmp_path / "config.json").write_text(json.dumps({**settings, key: size}))

@@ -13,6 +13,7 @@ from manyheads.models import (
     bytenet,
     conv_attention,
     convs2s,
+    efficientnet,
     encoder_decoder,
     gnmt,
     gpt,
@@ -96,6 +97,9 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "deit": lambda: _vit(distilled=True),
     "resnet": lambda: resnet.ResNet(preset("resnet/18-small", **NET)),
     "resnet, squeezed": lambda: resnet.ResNet(preset("resnet/18-small", **NET, squeeze=4)),
+    "efficientnet": lambda: efficientnet.EfficientNet(
+        preset("efficientnet/b0", **IMAGE, image_size=40, width=0.25, depth=0.3, stochastic_depth=0.0)
+    ),
     "non-local": lambda: nonlocal_net.NonLocalNet(preset("nonlocal/18-small", **NET, stages=(2,), every=1)),
     "local attention": lambda: local_attention.LocalAttentionNet(
         preset("local-attention/18-small", **NET, heads=2, window=3)

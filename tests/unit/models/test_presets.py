@@ -82,8 +82,8 @@ def test_every_number_of_a_configuration_has_a_range() -> None:
             for limits in _numbers(hints[field.name]):
                 assert any(isinstance(limit, (Range, Below)) for limit in limits), f"{kind.__name__}.{field.name}"
     assert (
-        len(kinds) == len({family.config for family in FAMILIES.values()}) + 2
-    )  # of the recurrence and of encoder-decoders
+        len(kinds) == len({family.config for family in FAMILIES.values()}) + 3
+    )  # of the recurrence, of encoder-decoders and of convolutional networks
 
 
 def test_other_weights_are_kept() -> None:

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from manyheads import directory
 from manyheads.data.text import tokenizers
 from manyheads.data.text.tokenizers import load_tokenizer
+from manyheads.interop.formats import TIMM
 from manyheads.interop.tokenizer import read_tokenizers
 from manyheads.interop.tutorial import read_vocabulary
 from manyheads.interop.weights import read_pickled, read_safe, read_shapes
@@ -50,6 +51,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "gpt2": {**BLOCK, "vocab": 288, "end": 0, "max_positions": 32},
     "vit": {**BLOCK, **_SMALL, "patch": 4},
     "resnet": _STAGES,
+    "efficientnet": {**_SMALL, "width": 0.1, "depth": 0.1},
     "nonlocal": {**_STAGES, "stages": (2,), "every": 1},
     "local-attention": {**_STAGES, "heads": 2, "attends": (2,), "window": 3},
     "conv-attention": {**_SMALL, "width": 8, "feed_forward": 8, "layers": 1, "heads": 4},
@@ -157,7 +159,7 @@ def _timm() -> Files:
     row = FAMILIES["vit"]
     sizes = {**SIZES["vit"], "width": 6, "heads": 3, "channels": 3, "feed_forward": 24}
     model = row.model_class()(row.configuration()(**sizes)).eval()
-    tensors = {name: tensor.contiguous() for name, tensor in directory.TIMM["vit"].tensors_of(model).items()}
+    tensors = {name: tensor.contiguous() for name, tensor in TIMM["vit"].tensors_of(model).items()}
     shape = {"input_size": [3, 8, 8], "crop_pct": 0.9, "interpolation": "bicubic"}
     pretrained = {**shape, "mean": [0.5] * 3, "std": [0.5] * 3}
     settings = {"architecture": "vit_tiny_patch4_8", "num_classes": 2, "pretrained_cfg": pretrained}
