@@ -40,7 +40,7 @@ from manyheads.interop.detr import DETR
 from manyheads.interop.dinov2 import DINOV2, DINOV2_REGISTERS
 from manyheads.interop.encoder_decoder import MARIAN, PEGASUS
 from manyheads.interop.family import AnyFamily, saved_tensors
-from manyheads.interop.gpt import GPT2, OPENAI_GPT
+from manyheads.interop.gpt import GPT2, IMAGEGPT, OPENAI_GPT
 from manyheads.interop.own import OWN, OWN_TRANSFORMER
 from manyheads.interop.resnet import RESNET, TIMM_RESNET
 from manyheads.interop.sentences import PATTERNS, SentenceEncoder, sentence_encoder
@@ -66,8 +66,8 @@ logger = logging.getLogger(__name__)
 
 # Formats of saved models in order of preference: a model is saved in the first format that can represent it.
 _FORMATS: tuple[AnyFamily, ...] = (
-    MARIAN, PEGASUS, BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, GPT2, OPENAI_GPT, VIT, DEIT, DINOV2, DINOV2_REGISTERS,
-    CLIP_VISION, CLIP, RESNET, DETR, *OWN,
+    MARIAN, PEGASUS, BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, GPT2, OPENAI_GPT, IMAGEGPT, VIT, DEIT, DINOV2,
+    DINOV2_REGISTERS, CLIP_VISION, CLIP, RESNET, DETR, *OWN,
 )  # fmt: skip
 FAMILIES = {family.model_type: family for family in _FORMATS}
 # Formats of timm by the beginning of the architecture name, such as vit_tiny_patch16_224. Models are read in these

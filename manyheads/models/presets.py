@@ -57,6 +57,7 @@ FAMILIES = {
     "gpt": Family("gpt", "GPTConfig", "GPT", "Radford 2018"),
     "gpt2": Family("gpt", "GPTConfig", "GPT", "Radford 2019"),
     "gpt3": Family("gpt", "GPTConfig", "GPT", "Brown 2020"),
+    "igpt": Family("igpt", "IGPTConfig", "IGPT", "Chen 2020"),
     "vit": Family("vit", "ViTConfig", "ViT", "Dosovitskiy 2020"),
     "deit": Family("vit", "ViTConfig", "ViT", "Touvron 2021"),
     "resnet": Family("resnet", "ResNetConfig", "ResNet", "He 2015, Hu 2017"),
@@ -178,6 +179,10 @@ _GPT: dict[str, Settings] = {
     "gpt3/175b": {**_gpt2(96, 12_288, 96), "max_positions": 2048},
     "gpt2/nano": _nano(4, 128, 4, 64, 0.0),  # a model small enough for a CPU
     "gpt2/baby": _nano(6, 384, 6, 256, 0.2),  # a model for training on a single GPU
+    "igpt/s": {},  # sizes of the published weights of Chen 2020, for images of 32 x 32 pixels
+    "igpt/m": {"layers": 36, "width": 1024},
+    "igpt/l": {"layers": 48, "width": 1536, "heads": 16},
+    "igpt/digits": {"layers": 4, "width": 128, "heads": 4},  # a model for small images on a CPU
 }
 
 # ---------------------------------------------------------------------------------------------- image models
