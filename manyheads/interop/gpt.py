@@ -4,7 +4,7 @@ Configurations that this format cannot represent are saved in the format of Many
 (modeling_gpt2.py, modeling_openai.py) and the files of openai-community on the Hub. In these files, the query, key and
 value projections form one matrix, and matrices are transposed (Conv1D). In models without a head, tensor names lack the
 prefix `transformer.`. Manyheads writes a model without biases with zero biases, which is equivalent, and with a key
-`bias` in config.json, which other tools preserve. iGPT (modeling_imagegpt.py) has an output projection of its own.
+`bias` in config.json, which other tools preserve. iGPT (modeling_imagegpt.py) has a separate output projection.
 
 Supported heads are the language model and the text classifier. The classifier reads the last token that is not padding.
 In transformers, the padding id identifies this token; in Manyheads, the length of the text. A model with any other head

@@ -5,7 +5,7 @@
 An image is a sequence of color ids, row by row. Its colors are the centers of clusters, 512 in the paper, found by
 k-means on training images (`data/images/palette.py`). The last id of the vocabulary is the start token, which precedes
 the first pixel and is never predicted. The differences from GPT-2, as in the published code: norms that do not subtract
-the mean (RMSNorm), the quick approximation of GELU, and an output projection of its own, which is initially zero
+the mean (RMSNorm), the quick approximation of GELU, and a separate output projection, which is initially zero
 (section 3.2).
 """
 

@@ -14,7 +14,7 @@ from manyheads.errors import UserError
 from manyheads.files import JsonMapping, JsonObject
 
 ROUNDS = 30  # number of rounds of k-means
-MAX_PIXELS = 2**17  # maximum number of pixels, drawn at random, in which k-means searches for colors
+MAX_PIXELS = 2**17  # maximum number of pixels, drawn at random, whose clusters k-means searches
 CHUNK = 2**14  # number of pixels whose distances to all colors are computed at once
 MISSING = (86, 120, 160)  # color of pixels without an id, a blue
 

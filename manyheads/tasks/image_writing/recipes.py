@@ -45,7 +45,7 @@ class ImageWritingConfig(DataConfig):
 
 
 DIGITS = ImageWritingConfig()
-MNIST = replace(DIGITS, size=16, training=replace(DIGITS.training, epochs=1))
+MNIST = replace(DIGITS, size=16, batch_items=16, training=replace(DIGITS.training, epochs=1))
 CIFAR = replace(MNIST, colors=512)
 
 RECIPES = {
