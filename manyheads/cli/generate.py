@@ -1,4 +1,4 @@
-"""The command `manyheads generate`: continue texts with a language model."""
+"""The command `manyheads generate`: continue texts with a language model, or complete images."""
 
 from __future__ import annotations
 
@@ -7,41 +7,46 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from manyheads.cli.classify import images_in
 from manyheads.cli.lines import answered, one_line, refuse_files
 from manyheads.cli.loading import PRECISION, PROCESSES, in_processes, model_for
-from manyheads.cli.output import document
-from manyheads.cli.parser import JSON, MODEL, TEXTS, Flag, Option, Verbs, whole
+from manyheads.cli.output import check_file, document
+from manyheads.cli.parser import JSON, MODEL, Flag, Option, Positional, Verbs, number, whole
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
 from manyheads.training.distributed import is_rank
 
 if TYPE_CHECKING:
     from manyheads.tasks.language.predictor import Continuation
+    from manyheads.tasks.loading import LoadedModel
 
 
 # This limit repeats the one in tasks/language/predictor.py, because to import that module would take seconds.
 MAX_NEW_TOKENS = 100_000
+MAX_TOKENS = 100  # default number of new tokens
+PICTURES = (".png", ".jpg")
 TELLING = 5.0  # seconds between two progress messages
 
 
 def add(verbs: Verbs) -> None:
     verbs.add(
-        "generate", _generate, "continue texts, from arguments or stdin", MODEL, JSON,
-        TEXTS,
-        Option("--max-tokens", "N", "maximum number of new tokens (default: 100)",
-               whole(1, MAX_NEW_TOKENS), default=100),
+        "generate", _generate, "continue texts, from arguments or stdin, or complete images", MODEL, JSON,
+        Positional("TEXT|IMAGE", "without arguments, read one text per line of stdin", "rest", nargs="*"),
+        Option("--max-tokens", "N", "maximum number of new tokens (default: 100)", whole(1, MAX_NEW_TOKENS)),
         Option("--temperature", "T", "sampling temperature; 0 is greedy (default: 1)", float, default=1.0),
         Option("--top-k", "K", "sample from the K most probable tokens", whole(1, 10**9)),
         Option("--top-p", "P", "sample from the most probable tokens with total probability P", float),
-        Option("--repetition-penalty", "R", "values above 1 make tokens of the text less likely (default: 1)",
-               float, default=1.0),
+        Option("--repetition-penalty", "R", "values above 1 make tokens of the text less likely (default: 1)", float),
         Option("--seed", "N", "seed of the first continuation; each further one adds 1 (default: 0)",
                whole(0, 2**63 - 1), default=0),
         Option("--stop", "STRING", "end a text before this string; repeatable", repeatable=True),
-        Option("--samples", "N", "number of continuations of each text (default: 1)", whole(1, 1000), default=1),
+        Option("--samples", "N", "number of continuations of each input (default: 1)", whole(1, 1000), default=1),
         Flag("--stream", "print text as it is generated"),
+        Option("--keep", "F", "fraction of an image to keep (default: 0.5)", number(0, 1)),
+        Option("--out", "FILE.png", "picture of images, kept parts and completions (default: completions.png)", Path),
         PRECISION, PROCESSES,
         example='manyheads generate runs/language-modeling "Once upon a time" --max-tokens 50',
     )  # fmt: skip
@@ -55,10 +60,18 @@ def _generate(options: argparse.Namespace) -> None:
         raise UserError("--stream runs in one process: leave out --processes")
     from manyheads.generation import Sampling
 
-    sampling = Sampling(options.temperature, options.top_k, options.top_p, options.repetition_penalty)
-    refuse_files(options.rest)
+    penalty = 1.0 if options.repetition_penalty is None else options.repetition_penalty
+    sampling = Sampling(options.temperature, options.top_k, options.top_p, penalty)
     model = model_for("generate", options.model, options.precision)
-    how: JsonObject = {"sampling": sampling, "max_tokens": options.max_tokens, "stop": options.stop}
+    kinds = {"texts": ("max_tokens", "repetition_penalty", "stop", "stream", "json"), "images": ("keep", "out")}
+    for name in (name for kind, names in kinds.items() if kind != model.reads for name in names):
+        if vars(options)[name] not in (None, False, []):
+            raise UserError(f"--{name.replace('_', '-')}: no effect, because {options.model} reads {model.reads}")
+    if model.reads == "images":
+        return _complete(model, options)
+    refuse_files(options.rest)
+    max_tokens = options.max_tokens or MAX_TOKENS
+    how: JsonObject = {"sampling": sampling, "max_tokens": max_tokens, "stop": options.stop}
     # Text given as an argument may span several lines. Text from stdin has one line.
     shown = (lambda text: text) if options.rest else one_line
     documents: list[JsonObject] = []
@@ -96,6 +109,27 @@ def _generate(options: argparse.Namespace) -> None:
             print("\n".join(shown(str(continuation)) for continuation in samples))
     if options.json:
         document(documents)
+
+
+def _complete(model: LoadedModel, options: argparse.Namespace) -> None:
+    """Draw every image, its kept part and its completions in a row."""
+    from manyheads.analysis.figures.completions import draw_completions
+    from manyheads.data.images.checking import open_image
+
+    out, palette = options.out or Path("completions.png"), model.preprocessing
+    check_file(out, PICTURES, f"expected a name in {' or '.join(PICTURES)}", inputs=options.rest)
+    if not options.rest:
+        raise UserError("found no images: give one IMAGE or more")
+    keep = 0.5 if options.keep is None else options.keep
+    images = [open_image(image) for path in options.rest for image in images_in(path)]
+    found = model.generate(
+        images, keep=keep, samples=options.samples, temperature=options.temperature, top_k=options.top_k,
+        top_p=options.top_p, seed=options.seed,
+    )  # fmt: skip
+    ids = [palette.array(image) for image in images]
+    starts = [[palette.picture(row), palette.picture(row[: int(keep * len(row))])] for row in ids]
+    draw_completions(out, [[*start, *completions] for start, completions in zip(starts, found, strict=True)])
+    print(out)
 
 
 def _progress() -> Callable[[int, str], None]:

@@ -31,6 +31,7 @@ class Block(nn.Module):
     scale      initial value of learned factors, one per channel, for the outputs of self-attention and the feed-forward
                network (Touvron 2021, "Going deeper with Image Transformers", section 2.1). By default, there are no
                such factors
+    norm_type  class of the norms, `nn.LayerNorm` or a subclass
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Block(nn.Module):
         drop_path: float = 0.0,
         scale: float | None = None,
         norm_eps: float = 1e-5,
+        norm_type: Callable[..., nn.LayerNorm] = nn.LayerNorm,
     ) -> None:
         super().__init__()
         if norm not in ("post", "pre"):
@@ -53,11 +55,11 @@ class Block(nn.Module):
         self.dropout = dropout
         self.drop_path = drop_path
         self.attention = attention
-        self.attention_norm = nn.LayerNorm(width, eps=norm_eps)
+        self.attention_norm = norm_type(width, eps=norm_eps)
         self.cross = cross
-        self.cross_norm = None if cross is None else nn.LayerNorm(width, eps=norm_eps)
+        self.cross_norm = None if cross is None else norm_type(width, eps=norm_eps)
         self.feed_forward = feed_forward
-        self.feed_forward_norm = nn.LayerNorm(width, eps=norm_eps)
+        self.feed_forward_norm = norm_type(width, eps=norm_eps)
         self.attention_scale = None if scale is None else nn.Parameter(torch.full((width,), scale))
         self.feed_forward_scale = None if scale is None else nn.Parameter(torch.full((width,), scale))
         self.tap = Tap("residual")  # hook that records or edits the output of the block

@@ -53,6 +53,19 @@ class FeedForward(nn.Module):
         return self.tap.on_residual(self.contract(dropout(hidden, self.dropout, self.training)))
 
 
+class RMSNorm(nn.LayerNorm):
+    """Norm that does not subtract the mean: x / sqrt(mean(x^2) + eps) * weight, without a bias (Zhang 2019).
+
+    x (..., D) -> (..., D). It is a layer norm by its type, so that blocks and stacks accept both.
+    """
+
+    def __init__(self, width: int, eps: float = 1e-5) -> None:
+        super().__init__(width, eps=eps, bias=False)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
+
+
 class TokenEmbedding(nn.Embedding):
     """Token embedding, multiplied by sqrt(D) if `scaled` (Vaswani 2017, section 3.4).
 

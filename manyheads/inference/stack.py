@@ -261,6 +261,8 @@ def is_fusible(stack: Stack, precision: str) -> bool:
         feed_forward, attentions = block.feed_forward, [block.attention, *([block.cross] if block.cross else [])]
         if type(feed_forward) is not FeedForward or feed_forward.activation not in CODES:
             return False
+        if type(block.attention_norm) is not nn.LayerNorm:
+            return False
         for attention in attentions:
             if type(attention) is not Attention or attention.query.out_features != attention.value.out_features:
                 return False

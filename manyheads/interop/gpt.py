@@ -1,10 +1,10 @@
-"""Read and write GPT-2 and GPT in the format of `transformers` (model types `gpt2` and `openai-gpt`).
+"""Read and write GPT-2, GPT and iGPT in the format of `transformers` (types `gpt2`, `openai-gpt` and `imagegpt`).
 
 Configurations that this format cannot represent are saved in the format of Manyheads. Based on transformers 5.23
 (modeling_gpt2.py, modeling_openai.py) and the files of openai-community on the Hub. In these files, the query, key and
 value projections form one matrix, and matrices are transposed (Conv1D). In models without a head, tensor names lack the
 prefix `transformer.`. Manyheads writes a model without biases with zero biases, which is equivalent, and with a key
-`bias` in config.json, which other tools preserve.
+`bias` in config.json, which other tools preserve. iGPT (modeling_imagegpt.py) has a separate output projection.
 
 Supported heads are the language model and the text classifier. The classifier reads the last token that is not padding.
 In transformers, the padding id identifies this token; in Manyheads, the length of the text. A model with any other head
@@ -20,13 +20,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyheads.core.config import Config
 from manyheads.errors import UserError
 from manyheads.files import JsonMapping, JsonObject
 from manyheads.interop.family import Family
-from manyheads.interop.keys import ABSENT, ANY_TEXT_MODEL, activation
+from manyheads.interop.keys import ABSENT, ANY_TEXT_MODEL, activation, architecture
 from manyheads.interop.labels import TargetRow, label_names, read_labels, read_target
 from manyheads.interop.table import Choice, Setting, SettingRow, Settings, Weight, concatenated
 from manyheads.models.gpt import GPT, GPTConfig
+from manyheads.models.igpt import IGPT, IGPTConfig
 
 logger = logging.getLogger(__name__)
 
@@ -45,12 +47,12 @@ def _row(ours: str | tuple[str, ...], theirs: str, *also: str, **ways: Callable[
     return Weight(ours, _PREFIX + theirs, (theirs, *also), **ways)
 
 
-def _weights(tokens: str, positions: str) -> Callable[[GPTConfig, Iterable[str]], list[Weight]]:
+def _weights(tokens: str, positions: str, *tied: str) -> Callable[[Config, Iterable[str]], list[Weight]]:
     matrix: dict[str, Callable[..., Any]] = {"to_theirs": Tensor.t, "to_ours": Tensor.t}
     weights, biases = (tuple(f"{_ATTENTION}.{part}.{leaf}" for part in ("query", "key", "value"))
                        for leaf in ("weight", "bias"))  # fmt: skip
     rows = [
-        _row("embedding.weight", f"{tokens}.weight", "lm_head.weight"),
+        _row("embedding.weight", f"{tokens}.weight", *tied),
         _row("positions.table", f"{positions}.weight"),
         _row(weights, f"{_LAYER}.attn.c_attn.weight", to_theirs=lambda *qkv: concatenated(*qkv).t(),
              to_ours=lambda whole: whole.t().chunk(3)),
@@ -61,16 +63,22 @@ def _weights(tokens: str, positions: str) -> Callable[[GPTConfig, Iterable[str]]
         *(_row(f"{ours}.weight", f"{_LAYER}.{theirs}.weight") for ours, theirs in _NORMS.items()),
         *(_row(f"decoder.norm.{leaf}", f"ln_f.{leaf}") for leaf in ("weight", "bias")),
         Weight("classifier.weight", "score.weight"),
+        Weight("output.weight", "lm_head.weight"),
     ]  # fmt: skip
     return lambda config, names: rows
 
 
-def _computed(config: GPTConfig) -> dict[str, Tensor | None]:
-    """Return further tensors that a file may contain: causal masks of older versions, and biases that are zero."""
-    tensors: dict[str, Tensor | None] = {
+def _masks(config: GPTConfig | IGPTConfig) -> dict[str, Tensor | None]:
+    """Return the names of the causal masks that files of older versions contain."""
+    return {
         f"{prefix}h.{layer}.attn.{name}": None
         for prefix in (_PREFIX, "") for layer in range(config.layers) for name in ("bias", "masked_bias")
     }  # fmt: skip
+
+
+def _computed(config: GPTConfig) -> dict[str, Tensor | None]:
+    """Return further tensors that a file may contain: causal masks of older versions, and biases that are zero."""
+    tensors = _masks(config)
     if not config.bias:
         assert config.feed_forward != "experts"
         hidden = config.feed_forward or 4 * config.width
@@ -149,23 +157,30 @@ class _Hidden(Setting):
         return super().to_theirs(ours)
 
 
+def _sizes(vocab: int, positions: int, layers: int, width: int, heads: int) -> tuple[Setting, ...]:
+    """Return the rows of the settings that GPT-2, GPT and iGPT share, with their defaults in transformers."""
+    return (
+        Setting("vocab", "vocab_size", default=vocab),
+        Setting("width", "n_embd", default=width, also=("hidden_size",)),
+        Setting("layers", "n_layer", default=layers, also=("num_hidden_layers",)),
+        Setting("heads", "n_head", default=heads, also=("num_attention_heads",)),
+        Setting("norm_eps", "layer_norm_epsilon", default=1e-5),
+        Setting("max_positions", "n_positions", default=positions, also=("n_ctx", "max_position_embeddings")),
+        Setting("dropout", "resid_pdrop", default=0.1),
+        Setting("attention_dropout", "attn_pdrop", default=0.1),
+        Setting("embedding_dropout", "embd_pdrop", default=0.1),
+    )
+
+
 def _settings(
     positions: int, vocab: int, end: int | None, rows: tuple[SettingRow, ...], ours: JsonObject,
     theirs: JsonObject,
 ) -> Settings:  # fmt: skip
     common = (
-        Setting("vocab", "vocab_size", default=vocab),
+        *_sizes(vocab, positions, 12, 768, 12),
         _End("end", "eos_token_id", default=end, null=True),
-        Setting("width", "n_embd", default=768, also=("hidden_size",)),
-        Setting("layers", "n_layer", default=12, also=("num_hidden_layers",)),
-        Setting("heads", "n_head", default=12, also=("num_attention_heads",)),
-        Setting("norm_eps", "layer_norm_epsilon", default=1e-5),
         Setting("bias", "bias", default=True),
-        Setting("max_positions", "n_positions", default=positions, also=("n_ctx", "max_position_embeddings")),
-        Setting("dropout", "resid_pdrop", default=0.1),
-        Setting("attention_dropout", "attn_pdrop", default=0.1),
-        Setting("embedding_dropout", "embd_pdrop", default=0.1),
-    )  # fmt: skip
+    )
     ignored = ANY_TEXT_MODEL | set(_IGNORED.split())
     return Settings(
         (*common, *rows, TargetRow()),
@@ -176,6 +191,9 @@ def _settings(
     )
 
 
+_PLAIN_ATTENTION: JsonObject = {
+    "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False
+}  # fmt: skip
 GPT2 = Family(
     "gpt2", GPTConfig, GPT,
     _settings(
@@ -185,9 +203,10 @@ GPT2 = Family(
             activation("activation_function", "gelu_new", tanh="gelu_new"),
         ),
         {"norm": "pre"},
-        {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
+        _PLAIN_ATTENTION,
     ),
-    _weights("wte", "wpe"), generation=generation, computed=_computed, stored=_STORED, **_heads("GPT2"),
+    _weights("wte", "wpe", "lm_head.weight"),
+    generation=generation, computed=_computed, stored=_STORED, **_heads("GPT2"),
 )  # fmt: skip
 OPENAI_GPT = Family(
     "openai-gpt", GPTConfig, GPT,
@@ -199,6 +218,31 @@ OPENAI_GPT = Family(
         {"norm": "post", "feed_forward": None},
         {},
     ),
-    _weights("tokens_embed", "positions_embed"), generation=generation, computed=_computed, stored=_STORED,
+    _weights("tokens_embed", "positions_embed", "lm_head.weight"),
+    generation=generation, computed=_computed, stored=_STORED,
     **_heads("OpenAIGPT"),
+)  # fmt: skip
+
+
+def _infer_images(settings: JsonMapping, tensors: Mapping[str, Tensor]) -> JsonObject:
+    architecture(settings, [_IMAGES])
+    return {}
+
+
+_IMAGES = "ImageGPTForCausalImageModeling"
+IMAGEGPT = Family(
+    "imagegpt", IGPTConfig, IGPT,
+    Settings(
+        (
+            *_sizes(513, 1024, 24, 512, 8),
+            Setting("feed_forward", "n_inner", default=None),
+            activation("activation_function", "quick_gelu"),
+        ),
+        ours_only={},
+        theirs_only=_PLAIN_ATTENTION | {"tie_word_embeddings": False},
+        tolerated=ABSENT,
+        ignored=ANY_TEXT_MODEL | set(_IGNORED.split()),
+    ),
+    _weights("wte", "wpe"), architecture=lambda config: _IMAGES, computed=_masks,
+    infer=_infer_images,
 )  # fmt: skip

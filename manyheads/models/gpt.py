@@ -149,21 +149,29 @@ class GPT(Generates[GPTConfig, KVCache], Encodes[GPTConfig]):
         nn.init.normal_(self.embedding.weight, std=INIT_STD)
         if self.classifier is not None:
             nn.init.normal_(self.classifier.weight, std=INIT_STD)
-        for module in self.decoder.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, std=INIT_STD)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
-        for block in self.decoder.blocks if self.config.norm == "pre" else ():
-            assert isinstance(block, Block)
-            contract = block.feed_forward.contract
-            contracts = contract if isinstance(contract, nn.ModuleList) else [contract]
-            for projection in (block.attention.output, *contracts):
-                nn.init.normal_(projection.weight, std=INIT_STD * (2 * self.config.layers) ** -0.5)
+        initialize(self.decoder, scaled=self.config.norm == "pre")
         if not self.config.bias:
             for module in self.decoder.modules():
                 if isinstance(module, nn.Linear | nn.LayerNorm):
                     module.register_parameter("bias", None)
+
+
+def initialize(stack: Stack, *, scaled: bool) -> None:
+    """Draw the weights of all linear layers from N(0, `INIT_STD`^2), with zero biases.
+
+    scaled  True to divide the weights of the 2 N projections that add to the residual stream by sqrt(2 N), as in GPT-2
+    """
+    for module in stack.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=INIT_STD)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    for block in stack.blocks if scaled else ():
+        assert isinstance(block, Block)
+        contract = block.feed_forward.contract
+        contracts = contract if isinstance(contract, nn.ModuleList) else [contract]
+        for projection in (block.attention.output, *contracts):
+            nn.init.normal_(projection.weight, std=INIT_STD * (2 * len(stack.blocks)) ** -0.5)
 
 
 def _block(c: GPTConfig) -> Block:

@@ -59,6 +59,7 @@ FAMILIES = {
     "gpt": Family("gpt", "GPTConfig", "GPT", "Radford 2018"),
     "gpt2": Family("gpt", "GPTConfig", "GPT", "Radford 2019"),
     "gpt3": Family("gpt", "GPTConfig", "GPT", "Brown 2020"),
+    "igpt": Family("igpt", "IGPTConfig", "IGPT", "Chen 2020"),
     "vit": Family("vit", "ViTConfig", "ViT", "Dosovitskiy 2020"),
     "deit": Family("vit", "ViTConfig", "ViT", "Touvron 2021"),
     "resnet": Family("resnet", "ResNetConfig", "ResNet", "He 2015, Hu 2017"),
@@ -156,6 +157,10 @@ PRESETS: dict[str, Settings] = {
     # The stem of these networks is a convolution, as in the paper's best models.
     **named("local-attention", {f"{name}-stem": {**s, "front": "convolution"} for name, s in _LOCAL.items()}),
     **CONVNETS,
+    "igpt/s": {},  # sizes of the published weights of Chen 2020, for images of 32 x 32 pixels
+    "igpt/m": {"layers": 36, "width": 1024},
+    "igpt/l": {"layers": 48, "width": 1536, "heads": 16},
+    "igpt/digits": {"layers": 4, "width": 128, "heads": 4},  # a model for small images on a CPU
     "detr/r50": {},
     "detr/r101": {"depths": (3, 4, 23, 3)},
     "detr/digits": _DETR_DIGITS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from manyheads.tasks.answering import INFO as ANSWERING
 from manyheads.tasks.classification import INFO as CLASSIFICATION
 from manyheads.tasks.detection import INFO as DETECTION
+from manyheads.tasks.image_writing import INFO as IMAGE_WRITING
 from manyheads.tasks.images import INFO as IMAGES
 from manyheads.tasks.info import TaskInfo
 from manyheads.tasks.language import INFO as LANGUAGE
@@ -23,6 +24,7 @@ TASKS: tuple[TaskInfo, ...] = (
     LANGUAGE,
     IMAGES,
     DETECTION,
+    IMAGE_WRITING,
     SIMILARITY,
 )
 # The first row that fits a model determines the class of its predictor.

@@ -47,6 +47,7 @@ def models(folder: Path) -> dict[str, Any]:
         "answerer": services.bert(folder / "runs/answerer", head="question"),
         "encoder": services.bert(folder / "runs/encoder"),
         "detector": services.detector(folder / "runs/detector"),
+        "igpt": services.image_writer(folder / "runs/image-writing"),
     }
     data = {"source": "en", "target": "de", "fingerprints": {}}
     (made["translator"] / "result.json").write_text(json.dumps({"data": data}))

@@ -17,10 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import numpy as np
 import torch
 
 from manyheads import directory
 from manyheads.data.images.object_preprocessing import ObjectPreprocessing
+from manyheads.data.images.palette import Palette
+from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.text.tokenizers import END_OF_TEXT, train_bpe, train_byte_bpe, train_wordpiece
 from manyheads.models.presets import build, preset
 from manyheads.service.app import application
@@ -52,6 +55,15 @@ def detector(path: Path, **settings: Any) -> Path:
     sizes = {"labels": ("dot", "line"), "widths": (16, 16, 16), "stem_width": 16, "width": 16, "queries": 9}
     prepared = ObjectPreprocessing(128, 128, (0.5,), (0.5,), 1).as_dict()
     directory.save(path, drawn("detr/digits", 0.02, **{**sizes, **settings}), preprocessing=prepared)
+    return path
+
+
+def image_writer(path: Path, **settings: Any) -> Path:
+    """Write an iGPT of 5 gray levels and images of 4 x 4 pixels."""
+    colors = np.linspace(-1, 1, 5, dtype=np.float32)[:, None].repeat(3, 1)
+    palette = Palette(colors, Preprocessing(4, resample="bilinear", squash=True))
+    sizes = {"vocab": 6, "width": 16, "layers": 2, "heads": 2, "max_positions": 16}
+    directory.save(path, drawn("igpt/s", **{**sizes, **settings}), preprocessing=palette.as_dict())
     return path
 
 

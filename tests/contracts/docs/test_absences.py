@@ -56,7 +56,6 @@ FEATURES: dict[str, str | dict[str, Any]] = {
     "name fp16|half_?precision": "fp16",
     "name gsa|global_?self_?attention": "GlobalSelfAttention",
     "name gnmt_quantized|quantized_gnmt|quantized_lstm": "QuantizedLSTM",
-    "name image_?gpt|igpt": "ImageGPTModel",
     "name levenshtein": "LevenshteinTransformer",
     "name llama|pythia|neox": "LlamaConfig",
     "name local_?align(ment)?|luong_?local|predictive_?alignment": "LocalAlignment",

@@ -87,7 +87,7 @@ def predictors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         services.bert(folder / "classifier", head="sequence", labels=("a", "b")), services.bert(folder / "encoder"),
         services.bert(folder / "tagger", head="token", labels=("O", "B-X")),
         image_model("vit", "vit/2-8", labels=("a", "b"), **vit), image_model("eyes", "vit/2-8", labels=(), **vit),
-        services.detector(folder / "detector"),
+        services.detector(folder / "detector"), services.image_writer(folder / "igpt"),
     ]  # fmt: skip
     found = {type(predictor).__name__: predictor for predictor in map(load, paths)}
     assert {*found} == {*KINDS}

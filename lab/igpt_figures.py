@@ -1,0 +1,80 @@
+"""Draw the completions and the linear probe of iGPTs: `python -m lab.igpt_figures DIGITS_RUN MNIST_RUN [--data DIR]`.
+
+docs/images/igpt-completions.png shows the first test digit of each class from 0 to 5, its upper half and four
+completions with the seeds 0 to 3 and on; igpt-mnist.png shows the same for MNIST. docs/images/igpt-probe.png shows the
+accuracy of logistic regression on the mean state of each layer, as figure 2 of Chen 2020. The accuracies are kept in
+lab/results/igpt.json.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import manyheads
+from manyheads.analysis.drawing import HUES
+from manyheads.analysis.figures.completions import draw_completions
+from manyheads.data.images.labeled_images import ImageData
+from manyheads.data.images.source import ImageSource
+from manyheads.tasks.embedding import label_scores
+
+RECORD, PICTURES = Path("lab/results/igpt.json"), Path("docs/images")
+SHOWN, SAMPLES = 6, 4  # number of images, and of completions of each
+PROBED = 5000  # maximum number of training images of the linear probe
+
+
+def completions(writer: Any, test: ImageData, out: Path) -> None:
+    """Draw the first image of each of the first classes, its upper half and its completions."""
+    chosen = [test.image(test.labels.index(name)) for name in test.names[:SHOWN]]
+    palette, found = writer.preprocessing, writer.generate(chosen, samples=SAMPLES)
+    ids = [palette.array(image) for image in chosen]
+    starts = [[palette.picture(row), palette.picture(row[: len(row) // 2])] for row in ids]
+    draw_completions(out, [[*start, *images] for start, images in zip(starts, found, strict=True)])
+
+
+def probe(writer: Any, train: ImageData, test: ImageData) -> list[float]:
+    """Return the accuracy of the linear probe on the output of each layer, and on the output of the last norm."""
+    train, layers = train.subset(range(min(len(train), PROBED))), [*range(writer.model.config.layers), None]
+    images = [[data.image(i) for i in range(len(data))] for data in (train, test)]
+    accuracies = []
+    for layer in layers:
+        vectors = [writer.embed(part, layer=layer, pool="mean", as_array=True) for part in images]
+        scores = label_scores(vectors[0], train.labels, vectors[1], test.labels)
+        accuracies.append(scores["probe_accuracy"]["value"])
+    return accuracies
+
+
+def draw_probe(curves: dict[str, list[float]], out: Path) -> None:
+    from matplotlib import pyplot
+
+    figure, axis = pyplot.subplots(figsize=(6, 3.2), layout="constrained")
+    for (name, accuracies), color in zip(curves.items(), HUES, strict=False):
+        axis.plot(range(1, len(accuracies)), accuracies[:-1], marker="o", color=color, label=name)
+    longest = max(map(len, curves.values()))
+    axis.set(xlabel="layer whose output is probed", ylabel="accuracy of a linear probe", xticks=range(1, longest))
+    axis.grid(alpha=0.3)
+    axis.legend()
+    figure.savefig(out, dpi=120)
+
+
+def main() -> None:
+    runs = [Path(word) for word in sys.argv[1:3]]
+    data = sys.argv[4] if sys.argv[3:4] == ["--data"] else None
+    curves: dict[str, list[float]] = {}
+    for name, run, source, picture in zip(
+        ("digits", "MNIST"), runs, (None, data), ("igpt-completions.png", "igpt-mnist.png"), strict=False
+    ):
+        writer, splits = manyheads.load(run), ImageSource(data=source).read()
+        assert splits.test is not None
+        completions(writer, splits.test, PICTURES / picture)
+        curves[name] = probe(writer, splits.train, splits.test)
+        print(name, curves[name])
+    draw_probe(curves, PICTURES / "igpt-probe.png")
+    about = f"logistic regression on at most {PROBED:,} training images; the last value is after the final norm"
+    RECORD.write_text(json.dumps({"about": about, "probe_accuracy": curves}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
