@@ -152,6 +152,7 @@ CASES = {
     **{f"cifar10/{name}": Case(IMAGES, CIFAR) for name in (
         "resnet", "vit", "se", "nonlocal", "local-attention", "conv-attention", "deit")},
     "moving-digits": Case({"batch_items": 16}),
+    "direction": Case({"batch_items": 16}),
     **{f"universal/{task}": Case(DIGITS) for task in ("copy", "reverse", "addition")},
 }  # fmt: skip
 

@@ -19,7 +19,9 @@ starts at zero. Without the norm (`identity` "convolution"), W_z itself starts a
 changes nothing and can be inserted into a trained network.
 
 For a clip (B, C, T, Y, X), the convolutions process each frame separately, and the non-local blocks the whole clip.
-This is the network C2D of the paper, without its poolings over time.
+This is the network C2D of the paper, without its poolings over time. The order of the frames has no effect on it. The
+convolutions of the stages in `temporal` have kernels of 3 x 3 x 3, which see the frames before and after a frame. This
+is the network I3D of the paper (section 4.1).
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from manyheads.core.attention import attend
 from manyheads.core.config import Layers
 from manyheads.core.tap import Grid, Tap
 from manyheads.errors import UserError
-from manyheads.models.resnet import ResNet, ResNetConfig, Stage, Stages
+from manyheads.models.resnet import ResNet, ResNetConfig, Stage, Stages, convolution
 
 Kind = Literal["gaussian", "embedded", "dot", "concatenation"]
 POOL = 2
@@ -49,6 +51,7 @@ class NonLocalConfig(ResNetConfig):
 
     stages    stages with non-local blocks; stages 2 and 3 are res3 and res4 in the paper. If empty, the model is a
               plain ResNet, which accepts video clips, too
+    temporal  stages whose 3 x 3 convolutions also extend over three frames of a clip. By default, there are none
     every     number of residual blocks in these stages after which a non-local block follows
     scaled    if True, scores are divided by the square root of the query width, as in the authors' code but not in the
               paper
@@ -59,6 +62,7 @@ class NonLocalConfig(ResNetConfig):
 
     kind: Kind = "embedded"
     stages: Stages = (2, 3)
+    temporal: Stages = ()
     every: Layers = 2
     scaled: bool = False
     pooled: bool = True
@@ -66,8 +70,9 @@ class NonLocalConfig(ResNetConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if max(self.stages, default=0) > len(self.depths):
-            raise UserError(f"stages is {self.stages}: expected stages from 1 to {len(self.depths)}")
+        for name, stages in (("stages", self.stages), ("temporal", self.temporal)):
+            if max(stages, default=0) > len(self.depths):
+                raise UserError(f"{name} is {stages}: expected stages from 1 to {len(self.depths)}")
         if self.stages and all(self.depths[stage - 1] < self.every for stage in self.stages):
             raise UserError(
                 f"every is {self.every}, but stages {self.stages} have fewer blocks, so that none is non-local: lower "
@@ -79,8 +84,13 @@ class NonLocalNet(ResNet[NonLocalConfig]):
     """ResNet with non-local blocks. Images or video clips in, label logits out."""
 
     def __init__(self, config: NonLocalConfig) -> None:
-        super().__init__(config)
         c = config
+
+        def mixing(channels: int, width: int, stride: int, stage: int) -> nn.Module:
+            kind = ClipConvolution if stage in c.temporal else convolution
+            return kind(channels, width, stride, stage)
+
+        super().__init__(c, mixing)
         for number, (stage, width) in enumerate(zip(self.stages, c.widths, strict=True), 1):
             assert isinstance(stage, Stage)
             blocks: list[nn.Module] = []
@@ -93,6 +103,9 @@ class NonLocalNet(ResNet[NonLocalConfig]):
     def features(self, images: Tensor) -> Tensor:
         """Return the features averaged over all positions, (B, D), for images (B, C, Y, X) or clips (B, C, T, Y, X)."""
         batch, clips = len(images), images.dim() == 5
+        for module in self.modules():
+            if isinstance(module, ClipConvolution):
+                module.frames = images.shape[2] if clips else 1
         # frames are processed like a batch of images, (B * T, C, Y, X)
         x = self.stem(images.transpose(1, 2).flatten(0, 1) if clips else images)
         for stage in self.stages:
@@ -103,6 +116,22 @@ class NonLocalNet(ResNet[NonLocalConfig]):
                 else:
                     x = block(x)
         return x.mean((2, 3)).unflatten(0, (batch, -1)).mean(1)
+
+
+class ClipConvolution(nn.Conv3d):
+    """Convolution over 3 frames, rows and columns: frames (B * T, channels, Y, X) of B clips -> (B * T, width, Y', X').
+
+    frames  number of frames T of a clip, which the network sets
+    """
+
+    frames = 1
+
+    def __init__(self, channels: int, width: int, stride: int, stage: int) -> None:
+        super().__init__(channels, width, 3, (1, stride, stride), 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        clips = x.unflatten(0, (-1, self.frames)).transpose(1, 2)
+        return super().forward(clips).transpose(1, 2).flatten(0, 1)
 
 
 class NonLocalBlock(nn.Module):

@@ -109,7 +109,7 @@ class ConvNet(ReadsImages[N_co]):
         self.top = top
         self.classifier = nn.Linear(width, len(config.labels)) if config.labels else None
         for module in self.modules():  # Draw He normal weights (He 2015b), with the fan-out of one group.
-            if isinstance(module, nn.Conv2d):
+            if isinstance(module, nn.Conv2d | nn.Conv3d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
                 with torch.no_grad():
                     module.weight.mul_(module.groups**0.5)

@@ -1,6 +1,10 @@
-"""Video classification task: each clip shows a few columns of a moving digit at a time.
+"""Video classification tasks: which digit moves behind a slit, or which way a digit moves.
 
-Each frame shows the digit through a slit, at a position that varies between frames, so a model must combine all frames.
+digit      Each frame shows the digit through a slit, at a position that varies between frames, so a model must combine
+           all frames.
+direction  The digit moves to the left or to the right, and re-enters on the other side. The frames of a clip in reverse
+           order are a clip with the other label, so a model that does not know their order is right by chance.
+
 The digits are the 8 x 8 images of scikit-learn; the splits contain different handwritten digits.
 """
 
@@ -8,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 from numpy.random import Generator
@@ -19,7 +24,7 @@ from manyheads.data.sources.source import Source, check_counts
 from manyheads.errors import UserError
 from manyheads.files import fingerprint
 
-LABELS = tuple(map(str, range(10)))
+LABELS = {"digit": tuple(map(str, range(10))), "direction": ("left", "right")}
 DIGIT = 8  # height and width of a digit image in pixels
 MAX_SPEED = 2  # maximum speed of the digit in each direction, in pixels per frame
 
@@ -46,6 +51,7 @@ MAX_PIXELS = 2**32  # maximum total number of pixels in all clips; they are in m
 class ClipSource(Source[Clips]):
     """Data source of generated clips of moving digits.
 
+    predict what the label is: the digit, or its direction
     size    number of training clips
     tested  number of validation clips, and number of test clips
     frames  number of frames per clip
@@ -56,6 +62,7 @@ class ClipSource(Source[Clips]):
     kind = "clips"
     unit = "clips"
 
+    predict: Literal["digit", "direction"] = "digit"
     size: int = 10_000
     tested: int = 1000
     frames: int = 8
@@ -90,11 +97,25 @@ class ClipSource(Source[Clips]):
         random = np.random.Generator(np.random.Philox(np.random.SeedSequence([self.seed, split])))
         pixels = np.zeros((count, self.frames, self.side, self.side), dtype=np.uint8)
         chosen = random.integers(len(digit_images), size=count).tolist()
+        labels = []
         for clip, index in zip(pixels, chosen, strict=True):
             digit = digit_images.items[index].source
             assert isinstance(digit, np.ndarray)
-            self._move(clip, digit, random)
-        return Clips(pixels, [digit_images.labels[index] for index in chosen])
+            if self.predict == "direction":
+                labels.append(self._shift(clip, digit, random))
+            else:
+                self._move(clip, digit, random)
+                labels.append(digit_images.labels[index])
+        return Clips(pixels, labels)
+
+    def _shift(self, clip: NDArray[np.uint8], digit: NDArray[np.uint8], random: Generator) -> str:
+        """Draw the digit into the frames (T, Y, X) at a position that moves to one side. Return this side."""
+        row = int(random.integers(0, self.side - DIGIT, endpoint=True))
+        first, speed, right = (int(random.integers(*bounds)) for bounds in ((0, self.side), (1, MAX_SPEED + 1), (0, 2)))
+        clip[:, row : row + DIGIT, :DIGIT] = digit
+        for number, frame in enumerate(clip):
+            frame[:] = np.roll(frame, first + number * (speed if right else -speed), axis=1)
+        return "right" if right else "left"
 
     def _move(self, clip: NDArray[np.uint8], digit: NDArray[np.uint8], random: Generator) -> None:
         """Draw the moving digit into the frames (T, Y, X). The digit bounces off the borders."""

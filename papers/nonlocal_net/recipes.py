@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
 
 from manyheads.core.config import Config, Count, Range
 from manyheads.runs.recipe import Recipe, Threads
@@ -14,6 +14,7 @@ from manyheads.training.config import TrainingConfig
 class ClipConfig(Config):
     """Settings of a training run on video clips of moving digits.
 
+    predict      label of a clip: the digit, or its direction, left or right
     size         number of training clips
     tested       number of validation clips, which is also the number of test clips
     frames       number of frames in a clip; each frame shows `slit` of a digit's 8 columns
@@ -24,6 +25,7 @@ class ClipConfig(Config):
     threads      number of CPU threads; None: PyTorch's default
     """
 
+    predict: Literal["digit", "direction"] = "digit"
     size: Count = 10_000
     tested: Count = 1000
     frames: Annotated[int, Range(1, 1000)] = 8
@@ -40,16 +42,25 @@ class ClipConfig(Config):
     )  # fmt: skip
 
 
+_MODEL = {"depths": (1, 2, 1), "widths": (8, 16, 32), "stem_width": 8, "stages": (2,), "every": 1}
+
 RECIPES = {
     "moving-digits": Recipe(
         "a classifier of clips in which a digit moves behind a slit", "Wang et al. 2018",
-        ClipConfig(model={
-            "depths": (1, 2, 1), "widths": (8, 16, 32), "stem_width": 8, "stages": (2,), "every": 1,
-        }),
+        ClipConfig(model=_MODEL),
         "papers.nonlocal_net.run:MovingDigits",
         """The clips are generated. A convolution sees a single frame, which shows a part of the digit; a
         non-local block sees all frames. Without these blocks (model.stages=[]), only the final mean combines
         the frames. It takes a few minutes on one core.""",
         options="[model.stages=[]] [model.kind=dot]", program="python -m papers.nonlocal_net",
+    ),
+    "direction": Recipe(
+        "a classifier of the direction in which a digit moves", "Wang et al. 2018",
+        replace(ClipConfig(predict="direction", frames=2, model={**_MODEL, "temporal": (1, 2, 3)}, size=4000),
+                training=replace(ClipConfig().training, steps=600, validate_every=200)),
+        "papers.nonlocal_net.run:MovingDigits",
+        """The clips are generated, and have two frames. Kernels over three frames see which frame is first.
+        Without them (model.temporal=[]), the network does not know it, with or without non-local blocks.""",
+        options="[model.temporal=[]] [model.stages=[]]", program="python -m papers.nonlocal_net",
     ),
 }  # fmt: skip

@@ -32,7 +32,10 @@ class MovingDigits(Task[ClipConfig, Clips]):
 
     def data(self) -> ClipSource:
         c = self.config
-        return ClipSource(size=c.size, tested=c.tested, frames=c.frames, side=c.side, slit=c.slit, seed=c.training.seed)
+        seed = c.training.seed
+        return ClipSource(
+            predict=c.predict, size=c.size, tested=c.tested, frames=c.frames, side=c.side, slit=c.slit, seed=seed
+        )  # fmt: skip
 
     def build(self, splits: SplitData[Clips], compute: ComputeConfig) -> Job:
         config, model = self.config, _model(self.config)
@@ -47,6 +50,6 @@ class MovingDigits(Task[ClipConfig, Clips]):
 
 
 def _model(config: ClipConfig) -> NonLocalNet:
-    own = {"labels": LABELS, "image_size": config.side, "channels": 1}
+    own = {"labels": LABELS[config.predict], "image_size": config.side, "channels": 1}
     model: NonLocalNet = build(preset_for_data("nonlocal/20-small", ("nonlocal",), config.model, own))
     return model

@@ -9,13 +9,15 @@ from torch import Tensor
 
 from manyheads.core.attention import Attention
 from manyheads.core.tap import record
-from manyheads.models.nonlocal_net import Kind, NonLocalBlock, NonLocalConfig, NonLocalNet
+from manyheads.models.nonlocal_net import ClipConvolution, Kind, NonLocalBlock, NonLocalConfig, NonLocalNet
 from manyheads.models.presets import preset
 from tests.support.timm_stub import load_timm
 
 KINDS: tuple[Kind, ...] = ("gaussian", "embedded", "dot", "concatenation")
-TINY = {"block": "basic", "depths": (2, 2), "widths": (8, 12), "stem_width": 8, "stem": "3x3", "labels": ("a", "b"),
-        "stages": (1, 2)}  # fmt: skip
+TINY: dict[str, Any] = {
+    "block": "basic", "depths": (2, 2), "widths": (8, 12), "stem_width": 8, "stem": "3x3", "labels": ("a", "b"),
+    "stages": (1, 2),
+}  # fmt: skip
 
 
 def awake(model: Any) -> Any:
@@ -153,7 +155,7 @@ def test_a_resnet_50_has_five_blocks_where_the_paper_has_them() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_network_takes_images_and_clips_and_trains_all_parameters(kind: Kind) -> None:
-    model = awake(NonLocalNet(NonLocalConfig(kind=kind, **TINY)))  # type: ignore[arg-type]
+    model = awake(NonLocalNet(NonLocalConfig(kind=kind, **TINY)))
     model(torch.randn(4, 3, 9, 10)).square().sum().backward()
     # a bias of the keys shifts all scores of a query alike, which a softmax does not see; a norm takes shifts out, such
     # as the bias of values whose weights sum to one
@@ -174,3 +176,25 @@ def test_a_model_without_blocks_is_refused() -> None:
         preset("nonlocal/50", stages=(5,))
     with pytest.raises(ValueError, match="none is non-local"):
         preset("nonlocal/50", every=7)
+
+
+@pytest.mark.parametrize("temporal", [(), (1, 2)])
+def test_only_kernels_over_frames_know_the_order(temporal: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    model = awake(NonLocalNet(NonLocalConfig(**TINY, temporal=temporal))).double().eval()
+    clips = torch.randn(2, 3, 4, 8, 8, dtype=torch.float64)
+    assert torch.allclose(model(clips), model(clips.flip(2))) == (not temporal)
+    assert torch.allclose(model(clips[:, :, :1]), model(clips[:, :, 0])), "an image is a clip of one frame"
+
+
+def test_a_kernel_over_frames_is_a_convolution_over_frames_rows_and_columns() -> None:
+    layer = ClipConvolution(3, 5, 2, 1).double()
+    clips = torch.randn(2, 3, 4, 7, 6, dtype=torch.float64)
+    layer.frames = 4
+    expected = torch.zeros(2, 5, 4, 4, 3, dtype=torch.float64)
+    for frame in range(4):
+        for shift in range(3):
+            if 0 <= (at := frame + shift - 1) < 4:
+                expected[:, :, frame] += F.conv2d(clips[:, :, at], layer.weight[:, :, shift], stride=2, padding=1)
+    found = layer(clips.transpose(1, 2).flatten(0, 1)).unflatten(0, (2, 4)).transpose(1, 2)
+    assert torch.allclose(found, expected)
