@@ -14,45 +14,36 @@ from torch import Tensor
 
 from manyheads.errors import UserError
 from manyheads.files import JsonMapping, JsonObject
-from manyheads.interop import timm
-from manyheads.interop.family import Family
-from manyheads.interop.keys import ABSENT, ANY_MODEL
-from manyheads.interop.labels import TargetRow, classifier_heads, infer_labels, label_names
-from manyheads.interop.table import (
-    Setting,
-    Settings,
-    Weight,
-    convolutions_and_norms,
-    linear_convolutions,
-    weights_and_biases,
-)
+from manyheads.interop.convnets import BLOCK, normed, squeezing, timm_family, transformers_family
+from manyheads.interop.table import Setting, Weight, weights_and_biases
 from manyheads.models.efficientnet import FIRST, LAST, STAGES, EfficientNet, EfficientNetConfig
 from manyheads.models.presets import PRESETS
+
+_CLASSIFIER = weights_and_biases({"classifier": "classifier"})
 
 
 def _weights(config: EfficientNetConfig, names: Iterable[str]) -> list[Weight]:
     prefix = "efficientnet." if config.labels else ""
-    normed = {
-        "stem": (f"{prefix}embeddings.convolution", f"{prefix}embeddings.batchnorm"),
-        "top": (f"{prefix}encoder.top_conv", f"{prefix}encoder.top_bn"),
+    outside = {
+        "stem": ("embeddings.convolution", "embeddings.batchnorm"), "top": ("encoder.top_conv", "encoder.top_bn")
+    }  # fmt: skip
+    layers = {
+        "expand": ("expansion.expand_conv", "expansion.expand_bn"),
+        "depthwise": ("depthwise_conv.depthwise_conv", "depthwise_conv.depthwise_norm"),
+        "project": ("projection.project_conv", "projection.project_bn"),
     }
-    linear = {}
+    rows = _CLASSIFIER + normed(outside, theirs=prefix)
     # In transformers, the blocks of all stages have consecutive numbers.
     places = [(stage, block) for stage, depth in enumerate(config.depths) for block in range(depth)]
-    for index, (stage, block) in enumerate(places):
-        ours, theirs = f"stages.{stage}.blocks.{block}", f"{prefix}encoder.blocks.{index}"
-        depthwise, project = f"{theirs}.depthwise_conv.depthwise", f"{theirs}.projection.project"
-        normed[f"{ours}.expand"] = (f"{theirs}.expansion.expand_conv", f"{theirs}.expansion.expand_bn")
-        normed[f"{ours}.depthwise"] = (f"{depthwise}_conv", f"{depthwise}_norm")
-        normed[f"{ours}.project"] = (f"{project}_conv", f"{project}_bn")
-        linear[f"{ours}.squeeze.squeeze"] = f"{theirs}.squeeze_excite.reduce"
-        linear[f"{ours}.squeeze.excite"] = f"{theirs}.squeeze_excite.expand"
-    classifier = weights_and_biases({"classifier": "classifier"})
-    return classifier + convolutions_and_norms(normed) + linear_convolutions(linear)
+    for number, place in enumerate(places):
+        ours, theirs = BLOCK.format(*place), f"{prefix}encoder.blocks.{number}."
+        rows += normed(layers, f"{ours}.", theirs)
+        rows += squeezing(ours, f"{theirs}squeeze_excite.reduce", f"{theirs}squeeze_excite.expand")
+    return rows
 
 
 class _Padding:
-    """Row of a conversion table for the padding, and for the indices of the blocks that pad all sides equally."""
+    """Row of a conversion table for the padding, and for the numbers of the blocks that pad all sides equally."""
 
     keys = ("depthwise_padding", "padding")
 
@@ -62,69 +53,51 @@ class _Padding:
         return {"padding": "end", "centered": theirs.get("depthwise_padding") or ()}
 
     def to_theirs(self, ours: JsonMapping) -> JsonObject:
-        config = EfficientNetConfig(width=ours["width"], depth=ours["depth"])
-        if ours["padding"] == "end":
+        padding, size = ours["padding"], ours["image_size"]
+        if padding == "end":
             return {"depthwise_padding": ours["centered"]}
-        size = ours["image_size"]
-        if ours["padding"] == "center" or size % 2:
-            raise UserError(f"padding is {ours['padding']!r} for images of {size} pixels; only 'end' and, for an even"
-                            " size, 'same' can be represented")  # fmt: skip
-        size //= 2  # by the first convolution
-        centered = []
-        for stage, sizes in enumerate(STAGES):
-            if sizes.stride == 2:
-                centered += [sum(config.depths[:stage])] * (size % 2)
+        if padding == "center" or size % 2:
+            raise UserError(
+                f"padding is {padding!r} for images of {size} pixels; only 'end' and, for an even size, 'same' can be"
+                " represented"
+            )
+        centered, number, size = [], 0, size // 2
+        for stage, depth in zip(STAGES, EfficientNetConfig(depth=ours["depth"]).depths, strict=True):
+            if stage[2] == 2:
+                centered += [number] * (size % 2)
                 size = (size + 1) // 2
+            number += depth
         return {"depthwise_padding": centered, "padding": "same"}
 
 
-_TABLE = {  # sizes of B0 in the format of transformers
-    "kernel_sizes": [stage.kernel for stage in STAGES],
-    "in_channels": [FIRST, *(stage.width for stage in STAGES[:-1])],
-    "out_channels": [stage.width for stage in STAGES],
-    "strides": [stage.stride for stage in STAGES],
-    "num_block_repeats": [stage.depth for stage in STAGES],
-    "expand_ratios": [stage.expand for stage in STAGES],
-}
-
-EFFICIENTNET = Family(
-    "efficientnet", EfficientNetConfig, EfficientNet,
-    Settings(
-        (
-            Setting("channels", "num_channels", default=3),
-            Setting("image_size", "image_size", default=600),
-            Setting("width", "width_coefficient", default=2.0),
-            Setting("depth", "depth_coefficient", default=3.1),
-            Setting("norm_eps", "batch_norm_eps", default=1e-3),
-            Setting("dropout", "dropout_rate", default=0.5),
-            Setting("stochastic_depth", "drop_connect_rate", default=0.2),
-            _Padding(),
-            TargetRow(),
-        ),
-        ours_only={},
-        theirs_only={
-            **_TABLE, "depth_divisor": 8, "squeeze_expansion_ratio": 0.25, "hidden_act": "swish", "pooling_type": "mean"
-        },
-        tolerated=ABSENT,
-        ignored=ANY_MODEL | {"hidden_dim", "num_hidden_layers", "batch_norm_momentum"},
+_EXPAND, _KERNELS, _STRIDES, _WIDTHS, _DEPTHS = map(list, zip(*STAGES, strict=True))
+EFFICIENTNET = transformers_family(
+    "EfficientNet", EfficientNetConfig, EfficientNet,
+    (
+        Setting("width", "width_coefficient", default=2.0),
+        Setting("depth", "depth_coefficient", default=3.1),
+        Setting("norm_eps", "batch_norm_eps", default=1e-3),
+        Setting("dropout", "dropout_rate", default=0.5),
+        Setting("stochastic_depth", "drop_connect_rate", default=0.2),
+        _Padding(),
     ),
     _weights,
-    architecture=lambda config: classifier_heads("EfficientNet")[bool(config.labels)],
-    infer=lambda settings, tensors: infer_labels(settings, "EfficientNet"),
-    also_written=lambda config: {
-        "hidden_dim": config.channels_of(LAST), **(label_names(config.labels) if config.labels else {})
+    theirs_only={
+        "expand_ratios": _EXPAND, "kernel_sizes": _KERNELS, "strides": _STRIDES, "num_block_repeats": _DEPTHS,
+        "in_channels": [FIRST, *_WIDTHS[:-1]], "out_channels": _WIDTHS, "depth_divisor": 8,
+        "squeeze_expansion_ratio": 0.25, "hidden_act": "swish", "pooling_type": "mean",
     },
+    image_size=600,
+    ignored=("hidden_dim", "num_hidden_layers", "batch_norm_momentum"),
+    also_written=lambda config: {"hidden_dim": config.channels_of(LAST)},
 )  # fmt: skip
 
 
 def _timm_weights(config: EfficientNetConfig, names: Iterable[str]) -> list[Weight]:
-    ours, theirs = "stages.{}.blocks.{}", "blocks.{}.{}"
     layers = {"expand": ("conv_pw", "bn1"), "depthwise": ("conv_dw", "bn2"), "project": ("conv_pwl", "bn3")}
-    normed = {"stem": ("conv_stem", "bn1"), "top": ("conv_head", "bn2")}
-    normed |= {f"{ours}.{layer}": (f"{theirs}.{a}", f"{theirs}.{b}") for layer, (a, b) in layers.items()}
-    linear = {f"{ours}.squeeze.{a}": f"{theirs}.se.conv_{b}" for a, b in (("squeeze", "reduce"), ("excite", "expand"))}
-    classifier = weights_and_biases({"classifier": "classifier"})
-    return classifier + convolutions_and_norms(normed) + linear_convolutions(linear)
+    rows = _CLASSIFIER + normed({"stem": ("conv_stem", "bn1"), "top": ("conv_head", "bn2")})
+    rows += normed(layers, f"{BLOCK}.", "blocks.{}.{}.")
+    return rows + squeezing(BLOCK, "blocks.{}.{}.se.conv_reduce", "blocks.{}.{}.se.conv_expand")
 
 
 def _from_timm(name: str) -> str:
@@ -133,26 +106,12 @@ def _from_timm(name: str) -> str:
     return re.sub(r"^(blocks\.0\.\d+\.)(\w+)", lambda match: match[1] + later.get(match[2], match[2]), name)
 
 
-def _timm_infer(settings: JsonMapping, tensors: Mapping[str, Tensor]) -> JsonObject:
-    name = settings.get("architecture")
-    match = re.fullmatch(r"(tf_)?efficientnet_(b[0-7])(\..*)?", str(name))
-    if match is None:
-        raise UserError(f"'architecture' is {name!r}; expected efficientnet_b0 to b7, or tf_efficientnet_b0 to b7")
-    timm.arguments(settings, ("in_chans", "num_classes", "drop_rate", "drop_path_rate"), {"global_pool": "avg"})
-    return {
-        **PRESETS[f"efficientnet/{match[2]}"],
-        **({} if match[1] else {"padding": "center", "norm_eps": 1e-5}),
-        "labels": timm.labels(settings, tensors.get("classifier.weight")),
-        "channels": timm.input_channels(tensors, "conv_stem.weight"),
-    }
+def _timm_infer(name: str, tensors: Mapping[str, Tensor]) -> JsonObject:
+    variant = {} if name.startswith("tf_") else {"padding": "center", "norm_eps": 1e-5}
+    return {**PRESETS[f"efficientnet/{name[-2:]}"], **variant}
 
 
-TIMM_EFFICIENTNET = Family(
-    "timm-efficientnet", EfficientNetConfig, EfficientNet,
-    Settings((), ours_only={}, theirs_only={}, tolerated={"global_pool": "avg"}, ignored=timm.IGNORED),
-    _timm_weights,
-    architecture=EFFICIENTNET.architecture,
-    infer=_timm_infer,
-    preprocessing=timm.preprocessing,
-    renamed=_from_timm,
+TIMM_EFFICIENTNET = timm_family(
+    "(tf_)?efficientnet_b[0-7]", "efficientnet_b0 to b7, or tf_efficientnet_b0 to b7", EFFICIENTNET, _timm_weights,
+    "conv_stem.weight", "classifier.weight", _timm_infer, _from_timm,
 )  # fmt: skip

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 from manyheads.errors import UserError
 from manyheads.files import JsonMapping, JsonObject
-from manyheads.interop.keys import architecture
 
 
 def read_labels(settings: JsonMapping) -> tuple[str, ...]:
@@ -57,18 +56,6 @@ def read_target(settings: JsonMapping, labels: Sequence[str]) -> str:
             "and one label for a regression"
         )
     return target
-
-
-def classifier_heads(name: str) -> tuple[str, str]:
-    """Return the names in transformers of the model without a head and of the image classifier of a kind of network."""
-    return f"{name}Model", f"{name}ForImageClassification"
-
-
-def infer_labels(settings: JsonMapping, name: str) -> JsonObject:
-    """Return labels and target if `architectures` in config.json names an image classifier; otherwise, no labels."""
-    heads = classifier_heads(name)
-    labels = read_labels(settings) if architecture(settings, heads) == heads[1] else ()
-    return {"labels": labels, "target": read_target(settings, labels) if labels else "classes"}
 
 
 class TargetRow:

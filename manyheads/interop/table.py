@@ -23,7 +23,6 @@ logger = logging.getLogger(__name__)
 
 REQUIRED = object()
 _UNSET: tuple[object, ...] = (None, False, "", [], {})  # values with which an unknown option has no effect
-_BATCH_NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 COMPUTING = ("quantization_config", "compression_config", "rope_scaling")  # unsupported keys that change the output
 
 
@@ -240,28 +239,6 @@ def weights_and_biases(names: Mapping[str, str]) -> list[Weight]:
     names  mapping from the name of each layer in Manyheads to its name in files
     """
     return [Weight(f"{o}.{leaf}", f"{t}.{leaf}") for o, t in names.items() for leaf in ("weight", "bias")]
-
-
-def convolutions_and_norms(names: Mapping[str, tuple[str, str]]) -> list[Weight]:
-    """Return the rows of a conversion table for convolutions that have a batch norm and no bias.
-
-    names  mapping from the name of each `NormalizedLayer` in Manyheads to the names of its convolution and its batch
-           norm in files
-    """
-    rows = []
-    for ours, (convolution, norm) in names.items():
-        rows.append(Weight(f"{ours}.mixer.weight", f"{convolution}.weight"))
-        rows += [Weight(f"{ours}.norm.{leaf}", f"{norm}.{leaf}") for leaf in _BATCH_NORM]
-    return rows
-
-
-def linear_convolutions(names: Mapping[str, str]) -> list[Weight]:
-    """Return the rows of a conversion table for linear layers that are 1 x 1 convolutions in files, by their names."""
-    return [Weight(f"{ours}.bias", f"{theirs}.bias") for ours, theirs in names.items()] + [
-        Weight(f"{ours}.weight", f"{theirs}.weight",
-               to_theirs=lambda t: t[..., None, None], to_ours=lambda t: t.flatten(1))
-        for ours, theirs in names.items()
-    ]  # fmt: skip
 
 
 def slots(name: str) -> tuple[str, list[str]]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from torch import Tensor
 
@@ -41,30 +40,6 @@ def labels(settings: JsonMapping, head: Tensor | None) -> list[str]:
     """
     count, names = 0 if head is None else len(head), settings.get("label_names")
     return names if isinstance(names, list) and len(names) == count else list(map(str, range(count)))
-
-
-def input_channels(tensors: Mapping[str, Tensor], name: str) -> int:
-    """Return the number of color channels that a network reads, from the weight of its first convolution."""
-    weight = tensors.get(name)
-    if weight is None or weight.dim() != 4:
-        raise UserError(f"expected {name} in the shape of the weight of a convolution")
-    return weight.shape[1]
-
-
-def stages(tensors: Mapping[str, Tensor], pattern: str) -> JsonObject:
-    """Return the settings `depths` and `widths` of a convolutional network: blocks and channels of each stage.
-
-    pattern  regular expression for the name of a tensor in each block, as long as the block has output channels. Its
-             first group is the index of the stage
-    """
-    found: dict[int, list[int]] = {}
-    for name, tensor in tensors.items():
-        if (match := re.fullmatch(pattern, name)) and tensor.dim():
-            found.setdefault(int(match[1]), []).append(len(tensor))
-    if not found or set(found) != set(range(len(found))):
-        raise UserError("expected the tensors of the blocks of each stage, from the first")
-    sizes = [found[stage] for stage in range(len(found))]
-    return {"depths": tuple(map(len, sizes)), "widths": tuple(widths[0] for widths in sizes)}
 
 
 def preprocessing(settings: JsonMapping) -> JsonObject | None:

@@ -18,33 +18,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from manyheads.core.config import Epsilon, Range, Rate
 from manyheads.core.dropout import drop_path, dropout
-from manyheads.models.resnet import ConvNet, ConvNetConfig, Convolution, NormalizedLayer
+from manyheads.models.resnet import ConvNet, ConvNetConfig, Convolution, NormalizedLayer, stages_of
 from manyheads.models.squeeze_excitation import MULTIPLE, SqueezeExcitation
 
 Factor = Annotated[float, Range(0, 100, above=True)]  # factor of compound scaling
 FIRST, LAST = 32, 1280  # channels of the first and of the last convolution of B0
 
 
-class StageSizes(NamedTuple):
-    """Sizes of the blocks of a stage: expansion, kernel size, stride of the first block, channels, number of blocks."""
-
-    expand: int
-    kernel: int
-    stride: int
-    width: int
-    depth: int
-
-
-STAGES = (  # EfficientNet-B0 (table 1)
-    StageSizes(1, 3, 1, 16, 1), StageSizes(6, 3, 2, 24, 2), StageSizes(6, 5, 2, 40, 2), StageSizes(6, 3, 2, 80, 3),
-    StageSizes(6, 5, 1, 112, 3), StageSizes(6, 5, 2, 192, 4), StageSizes(6, 3, 1, 320, 1),
+# expansion, kernel size, stride of the first block, channels and number of blocks of each stage of B0 (table 1)
+STAGES = (
+    (1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3), (6, 5, 1, 112, 3), (6, 5, 2, 192, 4),
+    (6, 3, 1, 320, 1),
 )  # fmt: skip
 
 
@@ -71,7 +62,7 @@ class EfficientNetConfig(ConvNetConfig):
 
     @property
     def depths(self) -> list[int]:
-        return [math.ceil(self.depth * stage.depth) for stage in STAGES]
+        return [math.ceil(self.depth * stage[4]) for stage in STAGES]
 
     def channels_of(self, base: int) -> int:
         """Return a number of channels, `base` in B0, for this width: a multiple of 8, at least 90% of the product."""
@@ -85,21 +76,11 @@ class EfficientNet(ConvNet[EfficientNetConfig]):
 
     def __init__(self, config: EfficientNetConfig) -> None:
         c = config
-        channels = c.channels_of(FIRST)
+        channels, width = c.channels_of(FIRST), c.channels_of(LAST)
         stem = Activated(c, StridedConvolution(c.channels, channels, 3, 2, c.padding), channels)
-        stages = []
-        index, blocks = 0, sum(c.depths)
-        for sizes, depth in zip(STAGES, c.depths, strict=True):
-            stage, width = [], c.channels_of(sizes.width)
-            for first in [True] + [False] * (depth - 1):
-                padding = "center" if index in c.centered else c.padding
-                rate = c.stochastic_depth * index / blocks
-                stage.append(MBConv(c, channels, width, sizes, padding, rate, first=first))
-                channels, index = width, index + 1
-            stages.append(stage)
-        width = c.channels_of(LAST)
-        top = Activated(c, Convolution(channels, width, 1, bias=False), width)
-        super().__init__(c, stem, stages, width, top)
+        widths = [c.channels_of(stage[3]) for stage in STAGES]
+        stages = stages_of(c.depths, widths, channels, lambda *sizes: MBConv(c, *sizes))
+        super().__init__(c, stem, stages, width, Activated(c, Convolution(widths[-1], width, 1, bias=False), width))
 
     def features(self, images: Tensor) -> Tensor:
         return dropout(super().features(images), self.config.dropout, self.training)
@@ -134,21 +115,20 @@ class Activated(NormalizedLayer):
 class MBConv(nn.Module):
     """Inverted bottleneck block: x (B, channels, Y, X) -> (B, width, Y / stride, X / stride), rounded up.
 
-    first  True for the first block of a stage, which has the stage's stride and does not add x
+    stage, index  indices of the stage and of the block in it, from 0. The first block of a stage does not add x
     """
 
-    def __init__(
-        self, c: EfficientNetConfig, channels: int, width: int, sizes: StageSizes, padding: str, rate: float, *,
-        first: bool,
-    ) -> None:  # fmt: skip
+    def __init__(self, c: EfficientNetConfig, channels: int, width: int, stage: int, index: int) -> None:
         super().__init__()
-        inner, stride = channels * sizes.expand, sizes.stride if first else 1
-        self.expand = None if sizes.expand == 1 else Activated(c, Convolution(channels, inner, 1, bias=False), inner)
-        depthwise = StridedConvolution(inner, inner, sizes.kernel, stride, padding, groups=inner)
+        expand, kernel, stride = STAGES[stage][:3]
+        inner, number = channels * expand, sum(c.depths[:stage]) + index
+        padding = "center" if number in c.centered else c.padding
+        self.expand = None if expand == 1 else Activated(c, Convolution(channels, inner, 1, bias=False), inner)
+        depthwise = StridedConvolution(inner, inner, kernel, 1 if index else stride, padding, groups=inner)
         self.depthwise = Activated(c, depthwise, inner)
         self.squeeze = SqueezeExcitation(inner, inner=channels // 4, activation=F.silu)
         self.project = NormalizedLayer(Convolution(inner, width, 1, bias=False), width, c.norm_eps)
-        self.residual, self.rate = not first, rate
+        self.residual, self.rate = index > 0, c.stochastic_depth * number / sum(c.depths)
 
     def forward(self, x: Tensor) -> Tensor:
         branch = self.depthwise(x if self.expand is None else self.expand(x))

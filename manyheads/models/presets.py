@@ -67,13 +67,15 @@ FAMILIES = {
     "local-attention": Family("local_attention", "LocalAttentionConfig", "LocalAttentionNet", "Ramachandran 2019"),
     "conv-attention": Family("conv_attention", "ConvAttentionConfig", "ConvAttention", "Cordonnier 2020"),
     "efficientnet": Family("efficientnet", "EfficientNetConfig", "EfficientNet", "Tan & Le 2019"),
+    "regnet": Family("regnet", "RegNetConfig", "RegNet", "Radosavovic 2020"),
+    "bit": Family("bit", "BitConfig", "Bit", "Kolesnikov 2020"),
     "detr": Family("detr", "DetrConfig", "Detr", "Carion 2020"),
     "universal-sequence": Family("universal", "UniversalSequenceConfig", "UniversalSequence", "Dehghani 2018"),
     "bert-features": Family("bert_features", "BertFeaturesConfig", "BertFeatures", "Devlin 2018"),
     "directions": Family("directions", "DirectionalConfig", "DirectionalEncoder", "Devlin 2018"),
 }
 # names of the model families that process images
-IMAGES = ("vit", "deit", "resnet", "nonlocal", "local-attention", "conv-attention", "efficientnet")
+IMAGES = ("vit", "deit", "resnet", "nonlocal", "local-attention", "conv-attention", "efficientnet", "regnet", "bit")
 
 # ---------------------------------------------------------------------------------------------- image models
 

@@ -15,7 +15,7 @@ Subclasses with attention between or instead of the convolutions pass other laye
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeVar
 
@@ -94,18 +94,17 @@ R_co = TypeVar("R_co", bound=ResNetConfig, covariant=True)
 class ConvNet(ReadsImages[N_co]):
     """Convolutional image classifier: a stem, stages of blocks, a mean over the image, and a linear classifier.
 
-    stages  blocks of each stage
+    stages  stages of blocks, see `stages_of`
     width   number of channels before the classifier
     top     module between the last stage and the mean
     """
 
     def __init__(
-        self, config: N_co, stem: nn.Module, stages: Iterable[Sequence[nn.Module]], width: int,
-        top: nn.Module | None = None,
-    ) -> None:  # fmt: skip
+        self, config: N_co, stem: nn.Module, stages: Sequence[Stage], width: int, top: nn.Module | None = None
+    ) -> None:
         super().__init__(config, channels=config.channels, image_size=config.image_size, labels=config.labels)
         self.stem = stem
-        self.stages = nn.ModuleList(map(Stage, stages))
+        self.stages = nn.ModuleList(stages)
         self.top = top
         self.classifier = nn.Linear(width, len(config.labels)) if config.labels else None
         for module in self.modules():  # Draw He normal weights (He 2015b), with the fan-out of one group.
@@ -136,17 +135,13 @@ class ResNet(ConvNet[R_co]):
 
     def __init__(self, config: R_co, mixing: Mixing | None = None, stem: nn.Module | None = None) -> None:
         c = config
+
+        def block(channels: int, width: int, stage: int, index: int) -> nn.Module:
+            stride = 2 if index == 0 and (stage > 0 or c.halve_first) else 1
+            return Residual(c, channels, width, stride, stage + 1, mixing or convolution)
+
         stem = stem or Stem(c.channels, c.stem_width, small=c.stem == "3x3")
-        stages = []
-        channels = c.stem_width
-        for index, (depth, width) in enumerate(zip(c.depths, c.widths, strict=True), 1):
-            strides = [2 if index > 1 or c.halve_first else 1] + [1] * (depth - 1)
-            blocks = []
-            for stride in strides:
-                blocks.append(Residual(c, channels, width, stride, index, mixing or convolution))
-                channels = width
-            stages.append(blocks)
-        super().__init__(c, stem, stages, channels)
+        super().__init__(c, stem, stages_of(c.depths, c.widths, c.stem_width, block), c.widths[-1])
         for module in self.modules():  # A new branch returns zeros.
             if isinstance(module, Residual):
                 nn.init.zeros_(module.layers[-1].norm.weight)  # type: ignore[arg-type, union-attr]
@@ -207,6 +202,21 @@ class Stage(nn.Module):
         return x
 
 
+def stages_of(
+    depths: Sequence[int], widths: Sequence[int], channels: int, block: Callable[[int, int, int, int], nn.Module]
+) -> list[Stage]:
+    """Return the stages of a network, from the number of blocks and the width of each.
+
+    channels  number of channels before the first stage
+    block     constructor of a block. Its arguments are input channels, width, and the indices of the stage and of the
+              block in the stage, from 0
+    """
+    return [
+        Stage([block(width if index else before, width, stage, index) for index in range(depth)])
+        for stage, (depth, before, width) in enumerate(zip(depths, (channels, *widths), widths, strict=False))
+    ]
+
+
 class Residual(nn.Module):
     """Residual block relu(x + f(x)): x (B, channels, Y, X) -> (B, width, Y / stride, X / stride)."""
 
@@ -224,8 +234,7 @@ class Residual(nn.Module):
             ]
         self.layers = nn.ModuleList(NormalizedLayer(mixer, outputs) for mixer, outputs in mixers)
         self.squeeze = None if c.squeeze is None else SqueezeExcitation(width, c.squeeze)
-        changes = channels != width or stride != 1
-        self.shortcut = NormalizedLayer(Convolution(channels, width, 1, stride, bias=False), width) if changes else None
+        self.shortcut = shortcut(channels, width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         branch = x
@@ -234,6 +243,13 @@ class Residual(nn.Module):
         if self.squeeze is not None:
             branch = self.squeeze(branch)
         return (branch + (x if self.shortcut is None else self.shortcut(x))).relu()
+
+
+def shortcut(channels: int, width: int, stride: int) -> NormalizedLayer | None:
+    """Return the projection of a residual block; None if the shape does not change."""
+    if channels == width and stride == 1:
+        return None
+    return NormalizedLayer(Convolution(channels, width, 1, stride, bias=False), width)
 
 
 def convolution(channels: int, width: int, stride: int, stage: int) -> nn.Module:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+Activation = Callable[[Tensor], Tensor]
 # The number of hidden units of a squeeze-and-excitation block is a multiple of 8, as in common implementations.
 # In the paper it is C / r, for C channels and a reduction r.
 MULTIPLE = 8
@@ -21,14 +22,11 @@ class SqueezeExcitation(nn.Module):
     """Squeeze-and-excitation: scale each channel of x (B, C, Y, X) by a factor between 0 and 1.
 
     reduction   ratio of the number of channels to the number of hidden units, r in the paper
-    inner       number of hidden units, instead of `reduction`
+    inner       number of hidden units. By default, it follows from `reduction`
     activation  activation function of the hidden units
     """
 
-    def __init__(
-        self, channels: int, reduction: int = 16, *, inner: int | None = None,
-        activation: Callable[[Tensor], Tensor] = torch.relu,
-    ) -> None:  # fmt: skip
+    def __init__(self, channels: int, reduction: int = 16, inner: int = 0, activation: Activation = torch.relu) -> None:
         super().__init__()
         self.activation = activation
         inner = inner or max(MULTIPLE, int(channels / reduction + MULTIPLE / 2) // MULTIPLE * MULTIPLE)

@@ -27,6 +27,8 @@ INFERRED: dict[str, set[str]] = {
     "efficientnet": {"labels", "padding", "centered"},  # one row reads both settings of the padding
     # `labels`, and the settings of the ResNet, which one row reads
     "detr": {"labels", "block", "channels", "depths", "halve_first", "stem_width", "stride_in_1x1", "widths"},
+    "regnet": {"labels"},
+    "bit": {"labels"},
     "vit": {"labels", "fused", "representation"},
     "deit": {"labels", "fused", "representation"},
     "dinov2": {"labels", "pool", "fused"},  # `fused` has no effect without a distillation token

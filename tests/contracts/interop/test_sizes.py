@@ -49,6 +49,12 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "efficientnet": lambda: transformers.EfficientNetModel(
         transformers.EfficientNetConfig(width_coefficient=0.1, depth_coefficient=0.1, hidden_dim=128)
     ),
+    "regnet": lambda: transformers.RegNetModel(
+        transformers.RegNetConfig(embedding_size=4, hidden_sizes=[8, 8], depths=[1, 1], groups_width=4)
+    ),
+    "bit": lambda: transformers.BitModel(
+        transformers.BitConfig(embedding_size=4, hidden_sizes=[32, 32], depths=[1, 1], num_groups=4)
+    ),
     "manyheads-universal": lambda: Universal(UniversalConfig(width=8, steps=1, heads=2, feed_forward=8, **TOKENS)),
 }
 NO_SIZES = ("num_labels", "id", "dropout", "transformers_version")

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from manyheads.analysis.costs import example
 from manyheads.models import (
     bert,
+    bit,
     bytenet,
     conv_attention,
     convs2s,
@@ -19,6 +20,7 @@ from manyheads.models import (
     gpt,
     local_attention,
     nonlocal_net,
+    regnet,
     resnet,
     rnn_attention,
     seq2seq_rnn,
@@ -100,6 +102,10 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "efficientnet": lambda: efficientnet.EfficientNet(
         preset("efficientnet/b0", **IMAGE, image_size=40, width=0.25, depth=0.3, stochastic_depth=0.0)
     ),
+    "regnet": lambda: regnet.RegNet(
+        preset("regnet/y-16gf", **NET | {"widths": (32, 64), "stem_width": 32}, group_width=4)
+    ),
+    "bit": lambda: bit.Bit(preset("bit/50x1", **NET | {"widths": (8, 16)}, groups=2)),
     "non-local": lambda: nonlocal_net.NonLocalNet(preset("nonlocal/18-small", **NET, stages=(2,), every=1)),
     "local attention": lambda: local_attention.LocalAttentionNet(
         preset("local-attention/18-small", **NET, heads=2, window=3)

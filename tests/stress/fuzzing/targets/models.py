@@ -52,6 +52,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "vit": {**BLOCK, **_SMALL, "patch": 4},
     "resnet": _STAGES,
     "efficientnet": {**_SMALL, "width": 0.1, "depth": 0.1},
+    "regnet": {**_SMALL, "widths": (4, 8), "depths": (1, 1), "stem_width": 4, "group_width": 4},
+    "bit": {**_SMALL, "widths": (32, 32), "depths": (1, 1), "stem_width": 4, "groups": 4},
     "nonlocal": {**_STAGES, "stages": (2,), "every": 1},
     "local-attention": {**_STAGES, "heads": 2, "attends": (2,), "window": 3},
     "conv-attention": {**_SMALL, "width": 8, "feed_forward": 8, "layers": 1, "heads": 4},
