@@ -22,7 +22,7 @@ class SqueezeExcitation(nn.Module):
 
     def __init__(self, channels: int, reduction: int = 16) -> None:
         super().__init__()
-        inner = max(MULTIPLE, int(channels / reduction + MULTIPLE / 2) // MULTIPLE * MULTIPLE)
+        inner = inner_width(channels, reduction)
         self.squeeze = nn.Linear(channels, inner)
         self.excite = nn.Linear(inner, channels)
 
@@ -32,3 +32,8 @@ class SqueezeExcitation(nn.Module):
     def weights(self, x: Tensor) -> Tensor:
         """Return the factor of each channel of the image x, (B, C), from 0 to 1."""
         return self.excite(self.squeeze(x.mean((2, 3))).relu()).sigmoid()
+
+
+def inner_width(channels: int, reduction: int, min_width: int = MULTIPLE) -> int:
+    """Return the number of hidden units of two layers that compute weights of channels: a multiple of MULTIPLE."""
+    return max(min_width, int(channels / reduction + MULTIPLE / 2) // MULTIPLE * MULTIPLE)
