@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -34,17 +34,17 @@ FREQUENT = 200  # words of a relation that is shown; rarer ones are in the recor
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 
 
-def table(*recipes: str, rival: str = "", shown: int | None = None) -> str:
+def table(*recipes: str, rivals: Sequence[str] = (), shown: int | None = None) -> str:
     """The measured runs of these recipes, or of all: a table for each set of metrics, a row for each way of running.
 
-    rival  another recipe, whose runs are shown where one of these was trained alike, whatever the model's sizes
-    shown  maximum number of rows of a table; a longer table has the best runs of each recipe, and a link to the others
+    rivals  other recipes, whose runs are shown where one of these was trained alike, whatever the model's sizes
+    shown   maximum number of rows of a table; a longer table has the best runs of each recipe, and a link to the others
     """
     runs = [record for record in records() if not recipes or record["recipe"] in recipes]
     tables = ablations(runs)
     runs = [record for record in runs if run_of(record) not in tables]
     alike = [_training(record) for record in runs]
-    runs += [record for record in records() if record["recipe"] == rival and _training(record) in alike]
+    runs += [record for record in records() if record["recipe"] in rivals and _training(record) in alike]
     by_metrics: dict[tuple[str, ...], list[list[dict[str, Any]]]] = {}
     for group in groups(runs):
         by_metrics.setdefault(tuple(group[0]["metrics"]), []).append(group)
@@ -315,10 +315,14 @@ PAPERS = {
     "cnn-teachers": (),
     "nonlocal": ("moving-digits", "cifar10/nonlocal"),
     "local-attention": ("cifar10/local-attention",),
+    "convnet-attention": ("cifar10/sknet", "cifar10/resnest", "cifar10/gsa"),
     "conv-attention": ("conv-attention/theorem", "cifar10/conv-attention"),
     "detr": ("detection",),
 }  # fmt: skip
-RIVALS = dict.fromkeys(("squeeze-excitation", "nonlocal", "local-attention", "conv-attention"), "cifar10/resnet")
+RIVALS = {
+    **dict.fromkeys(("squeeze-excitation", "nonlocal", "local-attention", "conv-attention"), ("cifar10/resnet",)),
+    "convnet-attention": ("cifar10/resnet", "cifar10/se"),
+}
 PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "README.md": (first_table,),
     "docs/measured/results.md": (by_room, models_table, costs_table),
@@ -332,7 +336,7 @@ PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "docs/papers/rivals.md": rivals_page.PARTS,
     **{
         f"docs/papers/{page}.md": (
-            *([partial(table, *recipes, rival=RIVALS.get(page, ""), shown=SHOWN)] if recipes else []),
+            *([partial(table, *recipes, rivals=RIVALS.get(page, ()), shown=SHOWN)] if recipes else []),
             *([hunger_picture] if page == "vit" else []),
             *([readings_table] if page == "directions" else []),
         )

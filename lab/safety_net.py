@@ -150,7 +150,7 @@ CASES = {
     "image-classification": Case(IMAGES),
     "mnist/vit": Case(IMAGES, pictures(28, 1)),
     **{f"cifar10/{name}": Case(IMAGES, CIFAR) for name in (
-        "resnet", "vit", "se", "nonlocal", "local-attention", "conv-attention", "deit")},
+        "resnet", "vit", "se", "nonlocal", "local-attention", "sknet", "resnest", "gsa", "conv-attention", "deit")},
     "moving-digits": Case({"batch_items": 16}),
     "direction": Case({"batch_items": 16}),
     **{f"universal/{task}": Case(DIGITS) for task in ("copy", "reverse", "addition")},

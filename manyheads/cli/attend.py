@@ -98,7 +98,7 @@ def _attend(options: argparse.Namespace) -> None:
 
 
 def _write_channel_weights(predictor: LoadedModel, options: argparse.Namespace) -> None:
-    """Write the channel weights of a network that has squeeze-and-excitation blocks but no attention.
+    """Write the channel weights of a network that weighs channels, but has no attention maps.
 
     A data set has a row for each class, and several images have a row for each image.
     """

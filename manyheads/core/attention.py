@@ -23,7 +23,7 @@ from manyheads.core.tap import Calculation, Tap
 from manyheads.core.trained_attention import TrainedAttention
 from manyheads.errors import UserError
 
-Normalize = Literal["softmax", "count"]
+Normalize = Literal["softmax", "count", "none"]
 
 # Maximum size (Tq x Tk) of an attention matrix for which, on a CPU in inference, explicit matrix products are faster
 # than PyTorch's fused kernel. Measured: 10 to 25% faster in a translation model of 4 + 4 layers with sentences of 13 to
@@ -192,7 +192,7 @@ def attend(
     scores     scores (B, H, ..., Tq, Tk) in place of scale * query @ key^T; `key` is then None (additive attention)
     scale      factor of the scores. By default, 1 / sqrt(Dh)
     normalize  "softmax" for the softmax of the scores; "count" for scores divided by the number of allowed keys (Wang
-               2018, section 3.2)
+               2018, section 3.2); "none" for the scores themselves (Shen 2020)
     dropout    probability of dropping an attention weight
     tap        hook that records or edits the attention weights
     explicit   if True, compute the attention matrix. If False, use the fused kernel if possible. By default, use the
@@ -237,6 +237,8 @@ def _normalize(scores: Tensor, allowed: Tensor | None, normalize: Normalize, has
 
     has_hidden_scores  True if a bias may have set some scores to minus infinity
     """
+    if normalize == "none":
+        return scores if allowed is None else scores.masked_fill(~allowed, 0.0)
     if normalize == "count":
         if allowed is None:
             return scores / scores.shape[-1]

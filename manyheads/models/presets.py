@@ -69,13 +69,19 @@ FAMILIES = {
     "efficientnet": Family("efficientnet", "EfficientNetConfig", "EfficientNet", "Tan & Le 2019"),
     "regnet": Family("regnet", "RegNetConfig", "RegNet", "Radosavovic 2020"),
     "bit": Family("bit", "BitConfig", "Bit", "Kolesnikov 2020"),
+    "sknet": Family("selective_kernel", "SKNetConfig", "SKNet", "Li 2019"),
+    "resnest": Family("split_attention", "ResNeStConfig", "ResNeSt", "Zhang 2020"),
+    "gsa": Family("global_attention", "GSANetConfig", "GSANet", "Shen 2020"),
     "detr": Family("detr", "DetrConfig", "Detr", "Carion 2020"),
     "universal-sequence": Family("universal", "UniversalSequenceConfig", "UniversalSequence", "Dehghani 2018"),
     "bert-features": Family("bert_features", "BertFeaturesConfig", "BertFeatures", "Devlin 2018"),
     "directions": Family("directions", "DirectionalConfig", "DirectionalEncoder", "Devlin 2018"),
 }
 # names of the model families that process images
-IMAGES = ("vit", "deit", "resnet", "nonlocal", "local-attention", "conv-attention", "efficientnet", "regnet", "bit")
+IMAGES = (
+    "vit", "deit", "resnet", "nonlocal", "local-attention", "sknet", "resnest", "gsa", "conv-attention", "efficientnet",
+    "regnet", "bit",
+)  # fmt: skip
 
 # ---------------------------------------------------------------------------------------------- image models
 
@@ -154,7 +160,12 @@ PRESETS: dict[str, Settings] = {
     **_VIT,
     **named("resnet", _RESNET),
     **named("resnet", {f"{name}-se": {**settings, "squeeze": 16} for name, settings in _RESNET.items()}),
-    **named("nonlocal", {name: _RESNET[name] for name in ("50", "101", "18-small", "26-small", "20-small")}),
+    **{
+        f"{family}/{name}": _RESNET[name]
+        for family in ("nonlocal", "sknet", "resnest", "gsa")
+        for name in ("50", "101", "18-small", "26-small", "20-small")
+    },
+    "resnest/101": {**_RESNET["101"], "stem_width": 128},
     **named("local-attention", _LOCAL),
     # The stem of these networks is a convolution, as in the paper's best models.
     **named("local-attention", {f"{name}-stem": {**s, "front": "convolution"} for name, s in _LOCAL.items()}),

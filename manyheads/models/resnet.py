@@ -113,6 +113,18 @@ class ConvNet(ReadsImages[N_co]):
                 with torch.no_grad():
                     module.weight.mul_(module.groups**0.5)
 
+    def replace_inner_layers(self, make: Callable[[int, int, int], nn.Module]) -> None:
+        """Replace the last layer but one of each branch: the 3 x 3 convolution of a bottleneck, or the first of two.
+
+        make  constructor of a layer with norms. Its arguments are input channels, output width and stride
+        """
+        for block in self.modules():
+            if isinstance(block, Residual):
+                layer = block.layers[-2].mixer
+                assert isinstance(layer, Convolution)
+                block.layers[-2] = make(layer.in_channels, layer.out_channels, layer.stride[0])
+        self._initialize()
+
     def forward(self, images: Tensor) -> Tensor:
         """Return label logits (B, L) for normalized images (B, C, Y, X); features (B, D) if there are no labels."""
         features = self.features(images)

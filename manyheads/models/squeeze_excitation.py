@@ -29,7 +29,7 @@ class SqueezeExcitation(nn.Module):
     def __init__(self, channels: int, reduction: int = 16, inner: int = 0, activation: Activation = torch.relu) -> None:
         super().__init__()
         self.activation = activation
-        inner = inner or max(MULTIPLE, int(channels / reduction + MULTIPLE / 2) // MULTIPLE * MULTIPLE)
+        inner = inner or inner_width(channels, reduction)
         self.squeeze = nn.Linear(channels, inner)
         self.excite = nn.Linear(inner, channels)
 
@@ -39,3 +39,8 @@ class SqueezeExcitation(nn.Module):
     def weights(self, x: Tensor) -> Tensor:
         """Return the factor of each channel of the image x, (B, C), from 0 to 1."""
         return self.excite(self.activation(self.squeeze(x.mean((2, 3))))).sigmoid()
+
+
+def inner_width(channels: int, reduction: int, min_width: int = MULTIPLE) -> int:
+    """Return the number of hidden units of two layers that compute weights of channels: a multiple of MULTIPLE."""
+    return max(min_width, int(channels / reduction + MULTIPLE / 2) // MULTIPLE * MULTIPLE)

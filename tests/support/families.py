@@ -77,6 +77,9 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         **IMAGES, "preset": "nonlocal/18-small", "model": {**SMALL, "stages": [2], "every": 1},
         "training.learning_rate": 5e-4,
     }),
+    "sknet": ("image-classification", {**IMAGES, "preset": "sknet/18-small", "model": SMALL}),
+    "resnest": ("image-classification", {**IMAGES, "preset": "resnest/18-small", "model": SMALL}),
+    "gsa": ("image-classification", {**IMAGES, "preset": "gsa/18-small", "model": {**SMALL, "heads": 2}}),
     "local-attention": ("image-classification", {
         **IMAGES, "preset": "local-attention/18-small",
         "model": {**SMALL, "heads": 2, "attends": [1, 2], "window": 3},

@@ -1,4 +1,7 @@
-"""Channel weights that squeeze-and-excitation networks compute for images (Hu, Shen & Sun 2017, section 6.4).
+"""Channel weights that some convolutional networks compute for images (Hu, Shen & Sun 2017, section 6.4).
+
+In a squeeze-and-excitation network, each block has one weight for each channel. In an SKNet or ResNeSt, each block has
+one weight for each branch and channel, and each branch counts as a block here.
 
     weights = channel_weights(model, [images], ["a cat"])       # one image, (1, C, Y, X)
     weights.draw("channels.png")
@@ -25,6 +28,7 @@ from manyheads.calls import checked_methods
 from manyheads.core.runtime import eval_mode
 from manyheads.errors import UserError, extra
 from manyheads.files import PICTURES, replacing
+from manyheads.models.selective_kernel import BranchAttention
 from manyheads.models.squeeze_excitation import SqueezeExcitation
 
 if TYPE_CHECKING:
@@ -38,9 +42,9 @@ WIDTH = 7.0  # width of the figure in inches
 @checked_methods
 @dataclass(frozen=True)
 class ChannelWeights:
-    """Mean weight of every channel of squeeze-and-excitation blocks over each of R groups of images.
+    """Mean weight of every channel of each block over each of R groups of images.
 
-    layers   module names of the blocks, in the network's order
+    layers   module names of the blocks, in the network's order, followed by the number of the branch, if any
     weights  weights from 0 to 1 for each block, (R, C) float32
     rows     names of the R groups: classes, or single images
     images   number of images in each group, (R,)
@@ -62,7 +66,7 @@ class ChannelWeights:
         return f"ChannelWeights of {self.title!r} ({len(self.rows)} rows; channels of the blocks: {channels})"
 
     def of(self, layers: Sequence[int]) -> ChannelWeights:
-        """Select squeeze-and-excitation blocks by index, from 0, or negative from the end.
+        """Select blocks by index, from 0, or negative from the end.
 
         Raises UserError if a block does not exist.
         """
@@ -75,7 +79,7 @@ class ChannelWeights:
         )
 
     def last_of_stages(self) -> ChannelWeights:
-        """Select the last squeeze-and-excitation block of each network stage, as in the paper's figure."""
+        """Select the last block of each network stage, as in the paper's figure, and the last of its branches."""
         last = {layer.rpartition(".blocks.")[0]: number for number, layer in enumerate(self.layers)}
         return self.of(list(last.values()))
 
@@ -99,7 +103,7 @@ class ChannelWeights:
             np.savez_compressed(file, allow_pickle=False, **self.arrays())
 
     def draw(self, path: str | Path) -> None:
-        """Draw the channel weights as PNG or SVG, by the suffix, with a panel for each squeeze-and-excitation block.
+        """Draw the channel weights as PNG or SVG, by the suffix, with a panel for each block.
 
         A single row is drawn as bars, in the order of the channels. Several rows are drawn as a heat map below their
         mean over all images, with the channels sorted by mean weight.
@@ -136,26 +140,33 @@ class ChannelWeights:
         save(figure, path)
 
 
-def squeezes(model: nn.Module) -> dict[str, SqueezeExcitation]:
-    """Return the squeeze-and-excitation blocks of a model by module name, in the order of the network."""
-    return {name: module for name, module in model.named_modules() if isinstance(module, SqueezeExcitation)}
+def channel_gates(model: nn.Module) -> dict[str, SqueezeExcitation | BranchAttention]:
+    """Return the modules of a model that compute channel weights by module name, in the order of the network."""
+    gates = (SqueezeExcitation, BranchAttention)
+    return {name: module for name, module in model.named_modules() if isinstance(module, gates)}
 
 
 @contextmanager
 def recorded_weights(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
-    """Record the channel weights (B, C) of every squeeze-and-excitation block while the `with` block runs.
+    """Record the channel weights (B, C) of every block, or of each of its branches, while the `with` block runs.
 
-    The result is a dictionary from block names to lists. A list has one entry for each call of the block.
+    The result is a dictionary from names to lists, in the order of the calls. A list has one entry for each call of the
+    block. The name of a branch is the name of its block and its number, from 0, such as `gate.1`.
     """
-    seen: dict[str, list[Tensor]] = {name: [] for name in squeezes(model)}
+    seen: dict[str, list[Tensor]] = {}
     with ExitStack() as undo:
-        for name, block in squeezes(model).items():
+        for name, gate in channel_gates(model).items():
 
-            def note(module: SqueezeExcitation, inputs: tuple[Tensor], name: str = name) -> None:
+            def note(module: SqueezeExcitation | BranchAttention, inputs: tuple[Tensor, ...], name: str = name) -> None:
                 with torch.no_grad():
-                    seen[name].append(module.weights(inputs[0]))
+                    weights = module.weights(*inputs)
+                parts = {name: weights} if weights.dim() == 2 else {
+                    f"{name}.{number}": part for number, part in enumerate(weights.unbind(1))
+                }  # fmt: skip
+                for part, of_channels in parts.items():
+                    seen.setdefault(part, []).append(of_channels)
 
-            undo.callback(block.register_forward_pre_hook(note).remove)
+            undo.callback(gate.register_forward_pre_hook(note).remove)
         yield seen
 
 
@@ -178,12 +189,12 @@ def channel_weights(
     title    description of the images
     picture  single image to show next to the weights
 
-    Raises UserError for a model without squeeze-and-excitation blocks, and for a group without images.
+    Raises UserError for a model without channel weights, and for a group without images.
     """
-    blocks = squeezes(model)
-    if not blocks:
+    if not channel_gates(model):
         raise UserError(
-            f"{name or type(model).__name__} has no channel weights: expected a network with squeeze-and-excitation"
+            f"{name or type(model).__name__} has no channel weights: expected a network with squeeze-and-excitation, an"
+            " SKNet or a ResNeSt"
         )
     order = np.arange(len(rows)) if row_of is None else np.asarray(row_of)
     sums: dict[str, Tensor] = {}
@@ -201,16 +212,17 @@ def channel_weights(
     if not counts.all():
         raise UserError(f"no image of {rows[int(counts.argmin())]}: add images of it, or leave the class out")
     means = tuple((total.cpu().numpy() / counts[:, None]).astype(np.float32) for total in sums.values())
-    return ChannelWeights(tuple(blocks), means, tuple(rows), counts, name, title, picture)
+    return ChannelWeights(tuple(sums), means, tuple(rows), counts, name, title, picture)
 
 
 def _block_title(layer: str) -> str:
     """Convert a module name such as `stages.1.blocks.2.squeeze` to a title such as `stage 2, block 3`.
 
-    As in the paper, the title counts stages and blocks from 1.
+    As in the paper, the title counts stages and blocks from 1. The title of a branch has its number, also from 1.
     """
     parts = layer.split(".")
-    return f"stage {int(parts[1]) + 1}, block {int(parts[3]) + 1}" if parts[0] == "stages" else layer
+    branch = f", branch {int(parts[-1]) + 1}" if parts[-1].isdigit() else ""
+    return f"stage {int(parts[1]) + 1}, block {int(parts[3]) + 1}{branch}" if parts[0] == "stages" else layer
 
 
 def _bars(panel: Axes, weights: NDArray[np.float32], title: str) -> None:

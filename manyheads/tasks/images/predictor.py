@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from manyheads import directory
-from manyheads.analysis.figures.channel_weights import ChannelWeights, channel_weights, squeezes
+from manyheads.analysis.figures.channel_weights import ChannelWeights, channel_gates, channel_weights
 from manyheads.analysis.maps import AttentionMaps, MapOptions
 from manyheads.calls import checked_methods, shown
 from manyheads.core.config import Config
@@ -81,8 +81,8 @@ class ImageEncoder(TrainedModel[ReadsImages[Config]]):
 
     @property
     def has_channel_weights(self) -> bool:
-        """Return True for a network with squeeze-and-excitation and without attention."""
-        return not tapped(self.model) and bool(squeezes(self.model))
+        """Return True for a network that weighs channels, such as squeeze-and-excitation, and has no attention maps."""
+        return not tapped(self.model) and bool(channel_gates(self.model))
 
     def attend(
         self,
@@ -94,8 +94,8 @@ class ImageEncoder(TrainedModel[ReadsImages[Config]]):
     ) -> AttentionMaps | ChannelWeights:
         """Return the attention weights of every head in every layer for an image, given as a file or as a Pillow image.
 
-        For a network with squeeze-and-excitation instead of attention, the method returns the channel weights of the
-        network, and `layers` are indices of squeeze-and-excitation blocks.
+        For a network that weighs channels instead (squeeze-and-excitation, SKNet, ResNeSt), the method returns the
+        channel weights of the network, and `layers` are indices of its blocks, or of their branches.
 
         layers, heads  indices of the layers and heads to return. By default, all are returned
 
@@ -162,7 +162,7 @@ class ImageEncoder(TrainedModel[ReadsImages[Config]]):
         self, batches: Iterable[Tensor], rows: Sequence[str], row_of: Sequence[int] | NDArray[np.int64] | None = None,
         *, title: str = "", picture: NDArray[np.uint8] | None = None,
     ) -> ChannelWeights:  # fmt: skip
-        """Return the mean channel weights of the squeeze-and-excitation blocks over each group of images.
+        """Return the mean channel weights of each block over each group of images.
 
         batches  batches of images, (B, C, Y, X) each
         rows     name of each group, such as a class

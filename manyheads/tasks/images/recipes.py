@@ -167,6 +167,16 @@ RECIPES = {
             model={"depths": (3, 3, 3), "widths": (16, 32, 64), "stem_width": 16, "heads": 4, "window": 5},
         ),
     ),
+    "cifar10/sknet": _on_cifar10(
+        "the ResNet with selective kernels", "Li et al. 2019", replace(CIFAR, preset="sknet/20-small"),
+    ),
+    "cifar10/resnest": _on_cifar10(
+        "the ResNet with split attention", "Zhang et al. 2020", replace(CIFAR, preset="resnest/20-small"),
+    ),
+    "cifar10/gsa": _on_cifar10(
+        "a ResNet with global self-attention instead of 3 x 3 convolutions", "Shen et al. 2020",
+        replace(CIFAR, preset="gsa/20-small", model={"heads": 4}),
+    ),
     "cifar10/conv-attention": _on_cifar10(
         "a ViT whose attention can express a convolution", "Cordonnier et al. 2020",
         replace(CIFAR_VIT, preset="conv-attention/quadratic-small", model={}),

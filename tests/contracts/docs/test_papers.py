@@ -163,7 +163,7 @@ def test_a_baseline_is_shown_if_trained_alike(monkeypatch: pytest.MonkeyPatch) -
 
     alike, unlike = record("net", 2, **{"items": 10, "model.width": 8}), record("net", 1, items=20)
     monkeypatch.setattr(results_table, "records", lambda: [record("ours", items=10), alike, unlike, record("other")])
-    rows = results_table.table("ours", rival="net").splitlines()[2:4]
+    rows = results_table.table("ours", rivals=["net"]).splitlines()[2:4]
     assert [row.split(" | ")[::5] for row in rows] == [["| `ours`"], ["| `net`"]]
     assert [row.split(" | ")[-1] for row in rows] == ["items=10 |", "items=10, model.width=8 |"]
     assert len(results_table.table("ours").splitlines()) == 5

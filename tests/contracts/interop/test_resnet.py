@@ -17,9 +17,12 @@ from manyheads import directory
 from manyheads.interop.resnet import RESNET, TIMM_RESNET
 from manyheads.interop.table import slots
 from manyheads.models.conv_attention import ConvAttention, ConvAttentionConfig
+from manyheads.models.global_attention import GSANet, GSANetConfig
 from manyheads.models.local_attention import LocalAttentionConfig, LocalAttentionNet
 from manyheads.models.nonlocal_net import NonLocalConfig, NonLocalNet
 from manyheads.models.resnet import ResNet, ResNetConfig
+from manyheads.models.selective_kernel import SKNet, SKNetConfig
+from manyheads.models.split_attention import ResNeSt, ResNeStConfig
 from tests.support.timm_stub import load_timm
 
 SIZES: dict[str, Any] = {"depths": (2, 1, 1), "widths": (20, 28, 12), "stem_width": 11, "channels": 2, "image_size": 37,
@@ -212,6 +215,9 @@ def own_models() -> dict[str, nn.Module]:
         "manyheads-local-attention": LocalAttentionNet(
             LocalAttentionConfig(**small, window=5, heads=4, attends=(2, 3), query_block=2)
         ),
+        "manyheads-sknet": SKNet(SKNetConfig(**small, split=False)),
+        "manyheads-resnest": ResNeSt(ResNeStConfig(**small, radix=4)),
+        "manyheads-gsa": GSANet(GSANetConfig(**{**small, "depths": (1,), "widths": (16,)}, heads=2)),
         "manyheads-conv-attention": ConvAttention(
             ConvAttentionConfig("content", labels=("a", "b"), image_size=50, channels=2, width=8, layers=1, heads=2)
         ),

@@ -19,6 +19,7 @@ from manyheads.models.conv_attention import ConvAttention, ConvAttentionConfig
 from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.models.nonlocal_net import NonLocalConfig, NonLocalNet
 from manyheads.models.resnet import ResNet, ResNetConfig
+from manyheads.models.selective_kernel import SKNet, SKNetConfig
 from papers.command import run
 from papers.conv_attention.__main__ import main as conv_attention
 from papers.nonlocal_net.__main__ import main as nonlocal_net
@@ -40,6 +41,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     half = Preprocessing(8, mean=(0.5,) * 3, std=(0.5,) * 3).as_dict()
     for name, model in {
         "se": ResNet(ResNetConfig(**SIZES, squeeze=2)),
+        "sk": SKNet(SKNetConfig(**SIZES)),
         "plain": ResNet(ResNetConfig(**SIZES)),
         "nonlocal": NonLocalNet(NonLocalConfig(**SIZES, stages=(1, 2), every=1)),
         "both": NonLocalNet(NonLocalConfig(**SIZES, stages=(1,), every=1, squeeze=2)),
@@ -102,6 +104,10 @@ def test_attend_shows_the_channel_weights_of_an_image(
     titles = [text for text in texts(Path("w.svg")) if text.startswith("stage")]
     assert len(titles) == 1
     assert titles[0].startswith("stage 1, block 1: 8 channels")
+    # an SKNet has a panel for the last branch of each stage
+    assert typed(capsys, "attend", models / "sk", models / "a.png", "--out", "k.svg")[0] == 0
+    titles = [text for text in texts(Path("k.svg")) if text.startswith("stage")]
+    assert [title.partition(":")[0] for title in titles] == ["stage 1, block 2, branch 2", "stage 2, block 1, branch 2"]
     # a model with attention shows its attention maps
     assert typed(capsys, "attend", models / "both", models / "a.png", "--out", "maps.npz")[0] == 0
     with np.load("maps.npz") as found:

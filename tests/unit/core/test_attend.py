@@ -101,7 +101,7 @@ def test_a_square_triangle_equals_the_fused_causal_kernel(explicit: bool) -> Non
 
 
 @pytest.mark.parametrize("explicit", [True, False])
-@pytest.mark.parametrize("normalize", ["softmax", "count"])
+@pytest.mark.parametrize("normalize", ["softmax", "count", "none"])
 def test_a_fully_masked_query_gets_zeros(explicit: bool, normalize: str) -> None:
     tensors = inputs()
     mask = Mask(key_lengths=NONE_LEFT)

@@ -16,6 +16,7 @@ from manyheads.models import (
     convs2s,
     efficientnet,
     encoder_decoder,
+    global_attention,
     gnmt,
     gpt,
     local_attention,
@@ -23,8 +24,10 @@ from manyheads.models import (
     regnet,
     resnet,
     rnn_attention,
+    selective_kernel,
     seq2seq_rnn,
     sequence_baselines,
+    split_attention,
     text_classifier,
     transformer,
     universal,
@@ -110,6 +113,9 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "local attention": lambda: local_attention.LocalAttentionNet(
         preset("local-attention/18-small", **NET, heads=2, window=3)
     ),
+    "selective kernels": lambda: selective_kernel.SKNet(preset("sknet/18-small", **NET)),
+    "split attention": lambda: split_attention.ResNeSt(preset("resnest/18-small", **NET)),
+    "global attention": lambda: global_attention.GSANet(preset("gsa/18-small", **NET, heads=2)),
     **{
         f"conv-attention, {kind}": lambda kind=kind: conv_attention.ConvAttention(  # type: ignore[misc]
             preset(f"conv-attention/{kind}-small", **IMAGE, width=8, layers=1, heads=2, image_size=8)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from manyheads.analysis.figures.channel_weights import ChannelWeights, channel_weights, recorded_weights
 from manyheads.models.resnet import ResNet, ResNetConfig
+from manyheads.models.selective_kernel import SKNet, SKNetConfig
 from manyheads.models.squeeze_excitation import SqueezeExcitation
 
 NET = ResNetConfig(
@@ -45,6 +46,17 @@ def test_recorded_weights_equal_the_applied_ones() -> None:
     scores = np.maximum(squeezed, 0) @ block.excite.weight.detach().numpy().T + block.excite.bias.detach().numpy()
     np.testing.assert_allclose(weights.numpy(), 1 / (1 + np.exp(-scores)), atol=1e-6)
     assert not block._forward_pre_hooks
+
+
+def test_branches_have_separate_weights() -> None:
+    torch.manual_seed(0)
+    model = SKNet(SKNetConfig(labels=("a", "b"), block="basic", depths=(1, 2), widths=(8, 16), stem_width=8))
+    weights = channel_weights(model, [3 * torch.randn(2, 3, 32, 32)], ["one", "two"])
+    gates = [f"stages.{at}.layers.0.gate" for at in ("0.blocks.0", "1.blocks.0", "1.blocks.1")]
+    assert weights.layers == tuple(f"{gate}.{branch}" for gate in gates for branch in (0, 1))
+    for first, second in zip(weights.weights[::2], weights.weights[1::2], strict=True):
+        np.testing.assert_allclose(first + second, 1, atol=1e-6)
+    assert weights.last_of_stages().layers == (f"{gates[0]}.1", f"{gates[2]}.1")
 
 
 def test_class_means_equal_single_images() -> None:

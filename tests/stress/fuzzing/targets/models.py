@@ -56,6 +56,9 @@ SIZES: dict[str, dict[str, Any]] = {
     "bit": {**_SMALL, "widths": (32, 32), "depths": (1, 1), "stem_width": 4, "groups": 4},
     "nonlocal": {**_STAGES, "stages": (2,), "every": 1},
     "local-attention": {**_STAGES, "heads": 2, "attends": (2,), "window": 3},
+    "sknet": _STAGES,
+    "resnest": _STAGES,
+    "gsa": {**_STAGES, "heads": 2},
     "conv-attention": {**_SMALL, "width": 8, "feed_forward": 8, "layers": 1, "heads": 4},
     "universal-sequence": {**_UNIVERSAL, "vocab": 288, "end": 0},
     "bert-features": {
