@@ -2,7 +2,7 @@
 
 docs/images/igpt-completions.png shows the first test digit of each class from 0 to 5, its upper half and four
 completions with the seeds 0 to 3 and on; igpt-mnist.png shows the same for MNIST. docs/images/igpt-probe.png shows the
-accuracy of logistic regression on the mean state of each layer, as figure 2 of Chen 2020. The accuracies are kept in
+accuracy of logistic regression on the mean state of each layer, as figure 2 of Chen 2020. The accuracies are stored in
 lab/results/igpt.json.
 """
 

@@ -45,7 +45,7 @@ class Served:
 
     @property
     def verbs(self) -> list[str]:
-        return [verb for verb in SERVED if verb in self.predictor.supported]
+        return offered(self.predictor)
 
     @property
     def attends(self) -> bool:
@@ -145,12 +145,18 @@ WARM_UP: dict[str, Callable[[LoadedModel], object]] = {
 }
 
 
+def offered(predictor: LoadedModel) -> list[str]:
+    """Return the commands that the service offers for a model. It continues texts, but does not complete images."""
+    completes = ("generate",) if predictor.reads == "images" else ()
+    return [verb for verb in SERVED if verb in predictor.supported and verb not in completes]
+
+
 def warm_up(predictor: LoadedModel) -> None:
     """Run a model once on a short example, so that the first client does not wait for compilation and memory
     allocation.
     """
     for verb, use in WARM_UP.items():
-        if verb in predictor.verbs:
+        if verb in offered(predictor):
             # Ignore the error of a model that cannot read the example: its vocabulary may lack the words, or it may
             # need pairs of texts.
             with contextlib.suppress(UserError):

@@ -33,7 +33,7 @@ from manyheads.service.logs import configure, log_event
 from manyheads.service.metrics import MULTIPROCESS, Metrics
 from manyheads.service.notify import READY, STOPPING, Pulse, notify
 from manyheads.service.protocol import BoundedProtocol
-from manyheads.service.registry import Registry, Served, stamp_of, warm_up
+from manyheads.service.registry import Registry, Served, offered, stamp_of, warm_up
 from manyheads.service.run_api import Runs
 from manyheads.service.state import LOCAL, Limits, Service
 from manyheads.tasks.loading import load
@@ -160,7 +160,7 @@ def service_of(settings: Settings) -> Service:
         with lock:
             warm_up(predictor)
         worker: GenerationWorker | Batcher
-        if "generate" in predictor.verbs:
+        if "generate" in offered(predictor):
             worker = GenerationWorker(
                 name, predictor, lock, metrics, rows=limits.rows, positions=limits.positions,
                 max_waiting=limits.max_waiting,

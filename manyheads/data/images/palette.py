@@ -39,6 +39,14 @@ class Palette:
 
     def array(self, image: Image.Image) -> NDArray[np.int64]:
         """Return the ids of the nearest colors of an image, (N,), row by row."""
+        return self.normalized(self.framed(image))
+
+    def framed(self, image: Image.Image) -> Image.Image:
+        """Reduce an image to the size of the model, as `Preprocessing.framed` does."""
+        return self.preprocessing.framed(image)
+
+    def normalized(self, image: Image.Image) -> NDArray[np.int64]:
+        """Return the ids of the nearest colors of an image that has the size of the model, (N,)."""
         return nearest(_pixels(self.preprocessing, image), self.colors)
 
     def picture(self, ids: NDArray[np.int64]) -> Image.Image:

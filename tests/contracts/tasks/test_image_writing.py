@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import math
 from pathlib import Path
@@ -17,6 +19,7 @@ from manyheads import directory
 from manyheads.cli import main
 from manyheads.core.runtime import prepare
 from manyheads.data.images.labeled_images import digits
+from manyheads.service.server import Settings, service_of
 from manyheads.tasks.image_writing.objective import batch_of, pixel_losses
 from tests.support import services
 
@@ -123,3 +126,27 @@ def test_a_model_keeps_its_colors_when_it_is_saved(writer: Any, tmp_path: Path) 
     copy = manyheads.load(tmp_path / "copy")
     assert copy.preprocessing.array(gray()).tolist() == writer.preprocessing.array(gray()).tolist()
     assert copy.generate(gray(), seed=3)[0].tobytes() == writer.generate(gray(), seed=3)[0].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "expected"),
+    [
+        ("/v1/embeddings", {}, ""), ("/attend", {}, ""),
+        ("/v1/completions", {"prompt": "x"}, "igpt cannot generate: it can only embed"),
+    ],
+)  # fmt: skip
+def test_the_service_shows_images_and_does_not_complete_them(
+    path: str, fields: dict[str, str], expected: str, writer: Any
+) -> None:
+    file = io.BytesIO()
+    gray().save(file, "PNG")
+    image = base64.b64encode(file.getvalue()).decode()
+    fields = fields or {"/attend": {"image": image}, "/v1/embeddings": {"input": image}}[path]
+    service = service_of(Settings({"igpt": str(writer.path)}))
+    reply = services.asked_of(service, lambda ask: ask(model="igpt", **fields), path)
+    assert reply.status_code == (400 if expected else 200), reply.text
+    if expected:
+        assert expected in reply.json()["error"]["message"]
+    elif path == "/v1/embeddings":
+        vector = writer.embed(gray()).vector.tolist()
+        assert reply.json()["data"][0]["embedding"] == pytest.approx(vector, abs=1e-5)
