@@ -107,23 +107,7 @@ class ConvNet(ReadsImages[N_co]):
         self.stages = nn.ModuleList(stages)
         self.top = top
         self.classifier = nn.Linear(width, len(config.labels)) if config.labels else None
-        for module in self.modules():  # Draw He normal weights (He 2015b), with the fan-out of one group.
-            if isinstance(module, nn.Conv2d | nn.Conv3d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-                with torch.no_grad():
-                    module.weight.mul_(module.groups**0.5)
-
-    def replace_inner_layers(self, make: Callable[[int, int, int], nn.Module]) -> None:
-        """Replace the last layer but one of each branch: the 3 x 3 convolution of a bottleneck, or the first of two.
-
-        make  constructor of a layer with norms. Its arguments are input channels, output width and stride
-        """
-        for block in self.modules():
-            if isinstance(block, Residual):
-                layer = block.layers[-2].mixer
-                assert isinstance(layer, Convolution)
-                block.layers[-2] = make(layer.in_channels, layer.out_channels, layer.stride[0])
-        self._initialize()
+        draw_weights(self)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return label logits (B, L) for normalized images (B, C, Y, X); features (B, D) if there are no labels."""
@@ -136,6 +120,15 @@ class ConvNet(ReadsImages[N_co]):
         for stage in self.stages:
             x = stage(x)
         return (x if self.top is None else self.top(x)).mean((2, 3))
+
+
+def draw_weights(net: nn.Module) -> None:
+    """Draw He normal weights for all convolutions of a module, with the fan-out of one group. Source: He 2015b."""
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d | nn.Conv3d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            with torch.no_grad():
+                module.weight.mul_(module.groups**0.5)
 
 
 class ResNet(ConvNet[R_co]):
@@ -157,6 +150,18 @@ class ResNet(ConvNet[R_co]):
         for module in self.modules():  # A new branch returns zeros.
             if isinstance(module, Residual):
                 nn.init.zeros_(module.layers[-1].norm.weight)  # type: ignore[arg-type, union-attr]
+
+    def replace_inner_layers(self, make: Callable[[int, int, int], nn.Module]) -> None:
+        """Replace the last layer but one of each branch: the 3 x 3 convolution of a bottleneck, or the first of two.
+
+        make  constructor of a layer with norms. Its arguments are input channels, output width and stride
+        """
+        for block in self.modules():
+            if isinstance(block, Residual):
+                layer = block.layers[-2].mixer
+                assert isinstance(layer, Convolution)
+                block.layers[-2] = make(layer.in_channels, layer.out_channels, layer.stride[0])
+                draw_weights(block.layers[-2])
 
 
 class NormalizedLayer(nn.Module):
