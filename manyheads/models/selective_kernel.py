@@ -94,9 +94,11 @@ class BranchAttention(nn.Module):
     def weights(self, *branches: Tensor) -> Tensor:
         """Return the weight of each of N branches for each channel, (B, N, C), from 0 to 1."""
         hidden = self.reduce(torch.stack([branch.mean((2, 3)) for branch in branches]).sum(0))
-        if self.training and len(hidden) == 1:  # A single image has no batch statistics, so use the running ones.
-            norm = self.norm
+        norm = self.norm
+        # A single image has no batch statistics, so use the running ones. In training on several ranks, the norm has
+        # another class and computes the statistics over the images of all ranks.
+        if self.training and len(hidden) == 1 and isinstance(norm, nn.BatchNorm1d):
             hidden = F.batch_norm(hidden, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
         else:
-            hidden = self.norm(hidden)
+            hidden = norm(hidden)
         return self.select(hidden.relu()).unflatten(1, (len(branches), -1)).softmax(1)

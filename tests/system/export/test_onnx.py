@@ -63,6 +63,9 @@ FAMILIES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "resnet": ("resnet/18-se", IMAGES),
     "nonlocal": ("nonlocal/18-small", {**IMAGES, "stages": (2,), "every": 1}),
     "local attention": ("local-attention/18-small", {**IMAGES, "heads": 2}),
+    "selective kernels": ("sknet/18-small", IMAGES),
+    "split attention": ("resnest/18-small", IMAGES),
+    "global attention": ("gsa/18-small", {**IMAGES, "heads": 2}),
     "convolution by attention": (
         "conv-attention/quadratic-small",
         {**CLASSES, "image_size": 8, "width": 16, "heads": 4},
