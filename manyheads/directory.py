@@ -259,6 +259,8 @@ def _base_of(adapter: Adapter) -> Path:
 def resolve(model: str | Path, *, pickled: bool = False, cached: bool = False) -> Path:
     """Return the local directory of a model. For `hub:OWNER/NAME[@REVISION]`, download only the files that are needed.
 
+    Raises UserError for an unknown architecture before its weights are downloaded.
+
     pickled  if True, download pickled weights instead of safetensors, for the command `manyheads convert`
     cached   if True, download nothing, and use the files of an earlier download
     """
@@ -271,12 +273,19 @@ def resolve(model: str | Path, *, pickled: bool = False, cached: bool = False) -
     name, _, revision = str(model).removeprefix("hub:").partition("@")
     weights = PICKLED if pickled else SAFE
     stem, suffix = weights.split(".")
-    wanted = [*FETCHED, weights, f"{weights}.index.json", f"{stem}-?????-of-?????.{suffix}"]
-    try:
-        return Path(snapshot_download(name, revision=revision or None, allow_patterns=wanted, local_files_only=cached))
-    except (HfHubHTTPError, OSError, ValueError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{model}: download failed ({reason}): expected hub:OWNER/NAME[@REVISION]") from None
+    large = (weights, f"{weights}.index.json", f"{stem}-?????-of-?????.{suffix}")
+
+    def fetch(*wanted: str) -> Path:
+        patterns, version = list(wanted), revision or None
+        try:
+            return Path(snapshot_download(name, revision=version, allow_patterns=patterns, local_files_only=cached))
+        except (HfHubHTTPError, OSError, ValueError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise UserError(f"{model}: download failed ({reason}): expected hub:OWNER/NAME[@REVISION]") from None
+
+    if (path := fetch(*FETCHED)).joinpath(CONFIG).is_file():
+        read_settings(path)
+    return fetch(*FETCHED, *large)
 
 
 def family_of(model: Model[Config]) -> tuple[AnyFamily, list[str]]:

@@ -234,4 +234,4 @@ def test_only_needed_files_are_downloaded_from_the_hub(tmp_path: Path, monkeypat
     export.convert("hub:owner/name", tmp_path / "new")
     model.save_pretrained(tmp_path / "model")
     directory.load("hub:owner/name@main")
-    assert fetched == [NEEDED | PICKLED, NEEDED | SAFE]
+    assert fetched == [NEEDED, NEEDED | PICKLED, NEEDED, NEEDED | SAFE]
