@@ -313,7 +313,7 @@ PAPERS = {
     "deit": ("deit/ablate", "cifar10/deit", "cifar10/vit", "cifar10/resnet"),
     "squeeze-excitation": ("cifar10/se",),
     "cnn-teachers": (),
-    "nonlocal": ("moving-digits", "cifar10/nonlocal"),
+    "nonlocal": ("moving-digits", "direction", "cifar10/nonlocal"),
     "local-attention": ("cifar10/local-attention",),
     "convnet-attention": ("cifar10/sknet", "cifar10/resnest", "cifar10/gsa"),
     "conv-attention": ("conv-attention/theorem", "cifar10/conv-attention"),
