@@ -2,8 +2,8 @@
 
 docs/images/igpt-completions.png shows the first test digit of each class from 0 to 5, its upper half and four
 completions with the seeds 0 to 3 and on; igpt-mnist.png shows the same for MNIST. docs/images/igpt-probe.png shows the
-accuracy of logistic regression on the mean state of each layer, as figure 2 of Chen 2020. The accuracies are stored in
-lab/results/igpt.json.
+accuracy of logistic regression on the mean state of each layer, as figure 2 of Chen 2020, and on the color ids of all
+pixels. The colors of these models are sorted from black to white. The accuracies are stored in lab/results/igpt.json.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 import manyheads
 from manyheads.analysis.drawing import HUES
@@ -35,15 +37,14 @@ def completions(writer: Any, test: ImageData, out: Path) -> None:
 
 
 def probe(writer: Any, train: ImageData, test: ImageData) -> list[float]:
-    """Return the accuracy of the linear probe on the output of each layer, and on the output of the last norm."""
+    """Return the accuracy of the linear probe on the pixels, on the output of each layer, and after the last norm."""
     train, layers = train.subset(range(min(len(train), PROBED))), [*range(writer.model.config.layers), None]
     images = [[data.image(i) for i in range(len(data))] for data in (train, test)]
-    accuracies = []
-    for layer in layers:
-        vectors = [writer.embed(part, layer=layer, pool="mean", as_array=True) for part in images]
-        scores = label_scores(vectors[0], train.labels, vectors[1], test.labels)
-        accuracies.append(scores["probe_accuracy"]["value"])
-    return accuracies
+    pixels = [np.stack([writer.preprocessing.array(image) for image in part]).astype(np.float32) for part in images]
+    vectors = [pixels]
+    vectors += [[writer.embed(part, layer=n, pool="mean", as_array=True) for part in images] for n in layers]
+    scores = [label_scores(each[0], train.labels, each[1], test.labels) for each in vectors]
+    return [score["probe_accuracy"]["value"] for score in scores]
 
 
 def draw_probe(curves: dict[str, list[float]], out: Path) -> None:
@@ -51,9 +52,10 @@ def draw_probe(curves: dict[str, list[float]], out: Path) -> None:
 
     figure, axis = pyplot.subplots(figsize=(6, 3.2), layout="constrained")
     for (name, accuracies), color in zip(curves.items(), HUES, strict=False):
-        axis.plot(range(1, len(accuracies)), accuracies[:-1], marker="o", color=color, label=name)
-    longest = max(map(len, curves.values()))
-    axis.set(xlabel="layer whose output is probed", ylabel="accuracy of a linear probe", xticks=range(1, longest))
+        axis.plot(range(1, len(accuracies) - 1), accuracies[1:-1], marker="o", color=color, label=name)
+        axis.axhline(accuracies[0], color=color, linestyle=":", label=f"pixels of {name}")
+    layers = range(1, max(map(len, curves.values())) - 1)
+    axis.set(xlabel="layer whose output is probed", ylabel="accuracy of a linear probe", xticks=layers)
     axis.grid(alpha=0.3)
     axis.legend()
     figure.savefig(out, dpi=120)
@@ -72,7 +74,7 @@ def main() -> None:
         curves[name] = probe(writer, splits.train, splits.test)
         print(name, curves[name])
     draw_probe(curves, PICTURES / "igpt-probe.png")
-    about = f"logistic regression on at most {PROBED:,} training images; the last value is after the final norm"
+    about = f"logistic regression on at most {PROBED:,} training images: on color ids, layers, and after the last norm"
     RECORD.write_text(json.dumps({"about": about, "probe_accuracy": curves}, indent=1) + "\n")
 
 

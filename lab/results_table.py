@@ -191,6 +191,7 @@ FIRST = (
     ("continue text in Shakespeare's style", "language-modeling/tiny-shakespeare", "3 seeds", "loss"),
     ("classify handwritten digits with a ViT", "mnist/vit", "default settings", "top1"),
     ("find handwritten digits in a scene with DETR", "detection", "epochs=24", "ap50"),
+    ("complete handwritten digits with iGPT", "image-writing", "default settings", "bits_per_pixel"),
     ("classify small photos with a ResNet", "cifar10/resnet", "batch_items=64, epochs=20", "top1"),
 )
 
@@ -318,6 +319,7 @@ PAPERS = {
     "convnet-attention": ("cifar10/sknet", "cifar10/resnest", "cifar10/gsa"),
     "conv-attention": ("conv-attention/theorem", "cifar10/conv-attention"),
     "detr": ("detection",),
+    "igpt": ("image-writing", "image-writing/mnist"),
 }  # fmt: skip
 RIVALS = {
     **dict.fromkeys(("squeeze-excitation", "nonlocal", "local-attention", "conv-attention"), ("cifar10/resnet",)),

@@ -24,7 +24,7 @@ from manyheads.core.config import Config
 from manyheads.errors import UserError
 from manyheads.files import JsonMapping, JsonObject
 from manyheads.interop.family import Family
-from manyheads.interop.keys import ABSENT, ANY_TEXT_MODEL, activation, architecture
+from manyheads.interop.keys import ABSENT, ANY_TEXT_MODEL, activation
 from manyheads.interop.labels import TargetRow, label_names, read_labels, read_target
 from manyheads.interop.table import Choice, Setting, SettingRow, Settings, Weight, concatenated
 from manyheads.models.gpt import GPT, GPTConfig
@@ -224,12 +224,6 @@ OPENAI_GPT = Family(
 )  # fmt: skip
 
 
-def _infer_images(settings: JsonMapping, tensors: Mapping[str, Tensor]) -> JsonObject:
-    architecture(settings, [_IMAGES])
-    return {}
-
-
-_IMAGES = "ImageGPTForCausalImageModeling"
 IMAGEGPT = Family(
     "imagegpt", IGPTConfig, IGPT,
     Settings(
@@ -243,6 +237,6 @@ IMAGEGPT = Family(
         tolerated=ABSENT,
         ignored=ANY_TEXT_MODEL | set(_IGNORED.split()),
     ),
-    _weights("wte", "wpe"), architecture=lambda config: _IMAGES, computed=_masks,
-    infer=_infer_images,
+    _weights("wte", "wpe"), computed=_masks,
+    architecture=lambda config: "ImageGPTForCausalImageModeling",
 )  # fmt: skip

@@ -37,8 +37,8 @@ Metrics = dict[str, JsonObject]
 METRICS = (
     "loss", "accuracy", "f1", "macro_f1", "micro_f1", "mcc", "map", "top1", "top5", "mse", "mae", "pearson", "spearman",
     "mrr", "recall_at_1", "recall_at_10", "ap", "ap50",
-    "bleu_13a", "bleu_moses_lc", "chrf", "exact_match", "perplexity", "bits_per_byte", "entity_f1", "squad_f1",
-    "squad_em", "next_sentence_accuracy", "encoder_steps", "decoder_steps",
+    "bleu_13a", "bleu_moses_lc", "chrf", "exact_match", "perplexity", "bits_per_byte", "bits_per_pixel",
+    "entity_f1", "squad_f1", "squad_em", "next_sentence_accuracy", "encoder_steps", "decoder_steps",
 )  # fmt: skip
 
 _added: set[str] = set()  # digests of the runs trained by this process, in case the file cannot be written

@@ -324,6 +324,7 @@ class Writer:
     """Stub of a language model that generates two pieces."""
 
     verbs = ("generate",)
+    reads = "texts"
 
     def generate(self) -> None: ...
 

@@ -172,10 +172,8 @@ def ids_of(palette: Palette, data: ImageData) -> Ids:
 
 def _palette_of(loaded: directory.Loaded) -> Palette:
     """Return the colors of a model directory. Raise UserError if they are missing, or do not fit the model."""
-    if loaded.preprocessing is None:
-        raise UserError(f"{loaded.path}: found no preprocessor_config.json with the colors of the model")
     try:
-        palette = Palette.from_dict(loaded.preprocessing)
+        palette = Palette.from_dict(loaded.preprocessing or {})
     except (ValueError, TypeError) as error:
         raise UserError(f"{loaded.path}: {error}") from None
     found = (len(palette.colors), palette.preprocessing.size**2)
