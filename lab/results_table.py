@@ -296,7 +296,7 @@ PAPERS = {
     ),
     "text-classifier": (
         "text-classification", *(f"imdb/{name}" for name in
-        ("keras", "textbook", "corrected", "rnn", "lstm", "bilstm", "conv1d", "conv2d", "tfidf")),
+        ("keras", "textbook", "corrected", "rnn", "lstm", "gru", "bilstm", "conv1d", "conv2d", "tfidf")),
     ),
     "seq2seq-rnn": ("universal/copy", "universal/reverse", "universal/addition"),
     "rnn-attention": (),

@@ -136,7 +136,7 @@ CASES = {
     "bert/imdb-1000": Case(FINE_TUNED, REVIEWS),
     "text-classification": Case({"batch_items": 16}),
     **{f"imdb/{name}": Case({"batch_items": 16}, REVIEWS) for name in (
-        "textbook", "keras", "corrected", "rnn", "lstm", "bilstm", "conv1d", "conv2d")},
+        "textbook", "keras", "corrected", "rnn", "lstm", "gru", "bilstm", "conv1d", "conv2d")},
     "sst2": Case(FINE_TUNED, labeled("sentence")),
     "mrpc": Case(FINE_TUNED, labeled("sentence1", "sentence2")),
     "single-sentence": Case(FINE_TUNED, labeled("text")),

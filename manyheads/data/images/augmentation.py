@@ -8,6 +8,7 @@ with (seed, epoch, batch) for operations on a batch.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, NamedTuple
@@ -45,6 +46,8 @@ class Augmentation(Config):
                    `magnitude_std`
     magnitude      mean strength of the operations of RandAugment, from 0 to 10
     magnitude_std  standard deviation of the strength of the operations of RandAugment
+    autoaugment    if True, apply one of the 25 pairs of operations that a search found for ImageNet (Cubuk 2018). Each
+                   operation of a pair has its own probability and strength. It replaces RandAugment
     erasing        probability of replacing a random box (2% to a third of the image area) with noise (Zhong 2017)
     mixup          parameter alpha: blend two images with a weight from Beta(alpha, alpha) (Zhang 2017)
     cutmix         parameter alpha: paste a box of one image into another; the area of the box is drawn from
@@ -62,6 +65,7 @@ class Augmentation(Config):
     randaugment: Annotated[int, Range(0, 100)] = 0
     magnitude: _Strength = 9.0
     magnitude_std: _Strength = 0.5
+    autoaugment: bool = False
     erasing: Rate = 0.0
     mixup: _Strength = 0.0
     cutmix: _Strength = 0.0
@@ -72,6 +76,8 @@ class Augmentation(Config):
         super().__post_init__()
         if self.scale[0] > self.scale[1]:
             raise UserError(f"scale is {self.scale}; expected the minimum fraction of the area, then the maximum")
+        if self.autoaugment and self.randaugment:
+            raise UserError("autoaugment and randaugment: expected one of them; set randaugment to 0")
 
     @property
     def mixes(self) -> bool:
@@ -99,6 +105,10 @@ class Augmentation(Config):
                 level = min(max(random.normal(self.magnitude, self.magnitude_std), 0.0), 10.0) / 10
                 sign = -1.0 if random.random() < 0.5 else 1.0
                 image = operation(image, level, sign, Fill.of(preprocessing))
+        for name, probability, level in POLICIES[int(random.integers(len(POLICIES)))] if self.autoaugment else ():
+            if random.random() < probability:
+                sign = -1.0 if random.random() < 0.5 else 1.0
+                image = POLICY_OPERATIONS[name](image, level, sign, Fill.of(preprocessing))
         pixels = preprocessing.normalized(image)
         if self.erasing and random.random() < self.erasing:
             erase(pixels, random)
@@ -286,4 +296,28 @@ OPERATIONS: tuple[Operation, ...] = (
     lambda image, level, sign, fill: _affine(image, (1, 0, 0, sign * 0.3 * level, 1, 0), fill),
     lambda image, level, sign, fill: _affine(image, (1, 0, sign * 0.45 * level * image.width, 0, 1, 0), fill),
     lambda image, level, sign, fill: _affine(image, (1, 0, 0, 0, 1, sign * 0.45 * level * image.height), fill),
+)
+# The operations of AutoAugment, as in the policy `original` of timm. At level 0, "posterize" and "solarize" are the
+# strongest, and the last three operations reduce color, contrast or sharpness to a tenth.
+POLICY_OPERATIONS: dict[str, Operation] = {
+    "autocontrast": OPERATIONS[0], "equalize": OPERATIONS[1], "invert": OPERATIONS[2], "rotate": OPERATIONS[3],
+    "shear": OPERATIONS[11],
+    "posterize": lambda image, level, sign, fill: ImageOps.posterize(image, 4 + int(4 * level)),
+    "solarize": lambda image, level, sign, fill: ImageOps.solarize(image, min(256, int(256 * level))),
+    "color": lambda image, level, sign, fill: ImageEnhance.Color(image).enhance(0.1 + 1.8 * level),
+    "contrast": lambda image, level, sign, fill: ImageEnhance.Contrast(image).enhance(0.1 + 1.8 * level),
+    "sharpness": lambda image, level, sign, fill: ImageEnhance.Sharpness(image).enhance(0.1 + 1.8 * level),
+}  # fmt: skip
+_POLICIES = """
+    posterize 4 8 rotate 6 9, solarize 6 5 autocontrast 6 5, equalize 8 8 equalize 6 3, posterize 6 7 posterize 6 6,
+    equalize 4 7 solarize 2 4, equalize 4 4 rotate 8 8, solarize 6 3 equalize 6 7, posterize 8 5 equalize 10 2,
+    rotate 2 3 solarize 6 8, equalize 6 8 posterize 4 6, rotate 8 8 color 4 0, rotate 4 9 equalize 6 2,
+    equalize 0 7 equalize 8 8, invert 6 4 equalize 10 8, color 6 4 contrast 10 8, rotate 8 8 color 10 2,
+    color 8 8 solarize 8 7, sharpness 4 7 invert 6 8, shear 6 5 equalize 10 9, color 4 0 equalize 6 3,
+    equalize 4 7 solarize 2 4, solarize 6 5 autocontrast 6 5, invert 6 4 equalize 10 8, color 6 4 contrast 10 8,
+    equalize 8 8 equalize 6 3
+"""  # Cubuk 2018, table 9: operation, probability and level in tenths, twice
+POLICIES = tuple(
+    tuple((name, int(tenths) / 10, int(level) / 10) for name, tenths, level in re.findall(r"(\w+) (\d+) (\d+)", pair))
+    for pair in _POLICIES.split(",")
 )

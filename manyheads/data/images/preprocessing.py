@@ -22,7 +22,7 @@ _RESAMPLE = {name: Image.Resampling[name.upper()] for name in ("nearest", "lancz
 # Mean, standard deviation and resampling filter that image processors of transformers use if the value in
 # preprocessor_config.json is null.
 _DEFAULTS: dict[str, tuple[float | tuple[float, ...], float | tuple[float, ...], int]] = {
-    "ViT": (0.5, 0.5, 2), "DeiT": (0.5, 0.5, 3), "ConvNext": (0.5, 0.5, 3),
+    "ViT": (0.5, 0.5, 2), "DeiT": (0.5, 0.5, 3), "ConvNext": (0.5, 0.5, 3), "EfficientNet": (0.5, 0.5, 3),
     "Bit": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711), 3),
 }  # fmt: skip
 _FILE = "preprocessor_config.json"
@@ -190,8 +190,12 @@ class Preprocessing(Config):
         # Value of a white pixel before normalization according to the file. In Manyheads, this value is 1, so the mean
         # and std of the file are divided by it.
         white = 255 * factor
-        mean, std = (
-            tuple(value / white for value in ([values] * channels if isinstance(values, int | float) else values))
-            for values in (mean, std)
+        # The processor of EfficientNet divides by std twice if the model has a classifier. It may also subtract 1.
+        twice = settings.get("include_top", kind.startswith("EfficientNet"))
+        mean, std, again = (
+            [values] * channels if isinstance(values, int | float) else values
+            for values in (mean, std, settings["image_std"] if twice else 1.0)
         )
+        mean = tuple((value + bool(settings.get("rescale_offset"))) / white for value in mean)
+        std = tuple(value * more / white for value, more in zip(std, again, strict=True))
         return cls(size, size / resized_side, mean, std, resample, len(mean), squash)  # type: ignore[arg-type]

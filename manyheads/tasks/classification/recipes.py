@@ -166,6 +166,7 @@ RECIPES = {
     "imdb/corrected": _on_imdb("the textbook's classifier with positions and a mask", "text-classifier/corrected"),
     "imdb/rnn": _on_imdb("a plain recurrent network as a baseline", "sequence-baseline/rnn", training=RECURRENT),
     "imdb/lstm": _on_imdb("an LSTM as a baseline", "sequence-baseline/lstm", training=RECURRENT),
+    "imdb/gru": _on_imdb("a GRU as a baseline", "sequence-baseline/gru", training=RECURRENT),
     "imdb/bilstm": _on_imdb("a bidirectional LSTM as a baseline", "sequence-baseline/bilstm", training=RECURRENT),
     "imdb/conv1d": _on_imdb("two convolutions along the words", "sequence-baseline/conv1d"),
     "imdb/conv2d": _on_imdb("two convolutions along words and features", "sequence-baseline/conv2d"),

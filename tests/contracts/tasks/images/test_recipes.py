@@ -19,6 +19,8 @@ def test_each_row_of_deits_ablation_takes_a_part_away() -> None:
     assert isinstance(deit, ImageConfig)
     for name, changes in ablation.ROWS.items():
         assert (apply(base, from_mapping(changes)) != base) == (name != "base"), name
+        if name == "AutoAugment":  # instead of RandAugment: one of the changes alone is an error
+            continue
         for key in changes:  # each changes something: it does not repeat what the base has
             assert apply(base, from_mapping({key: changes[key]})) != base, (name, key)
     for part in (

@@ -13,6 +13,8 @@ from PIL import Image, ImageEnhance
 from manyheads.data.images.augmentation import (
     DEIT,
     OPERATIONS,
+    POLICIES,
+    POLICY_OPERATIONS,
     Augmentation,
     Fill,
     batch_random,
@@ -71,6 +73,57 @@ def test_deits_augmentation_strength_is_used(timm: ModuleType) -> None:
     assert policy.num_layers == DEIT.randaugment
     assert {(op.magnitude, op.magnitude_std, op.prob) for op in policy.ops} == {(DEIT.magnitude, 0.5, 0.5)}
     assert DEIT.magnitude_std == 0.5
+
+
+@pytest.mark.parametrize(("image", "expects"), [(IMAGE.convert("L"), GRAY), (IMAGE, EXPECTS)], ids=["grey", "rgb"])
+def test_policies_of_autoaugment_equal_timm(
+    timm: ModuleType, image: Image.Image, expects: Preprocessing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill = Fill.of(expects)
+    theirs = timm.auto_augment_policy_original({"img_mean": fill.color, "interpolation": Image.Resampling.BICUBIC})
+    assert len(theirs) == len(POLICIES) == 25
+    for sign, (ours, policy) in product((1.0, -1.0), zip(POLICIES, theirs, strict=True)):
+        monkeypatch.setattr(timm, "_randomly_negate", lambda value, sign=sign: sign * value)
+        for (name, probability, level), operation in zip(ours, policy, strict=True):
+            assert (probability, level * 10) == (operation.prob, operation.magnitude), operation
+            operation.prob = 1.0
+            found = POLICY_OPERATIONS[name](image, level, sign, fill)
+            np.testing.assert_array_equal(np.asarray(found), np.asarray(operation(image)), err_msg=str(operation))
+            operation.prob = probability
+
+
+@pytest.mark.parametrize("level", [0, 3, 9, 10])
+def test_operations_of_autoaugment_equal_timm_at_any_level(
+    timm: ModuleType, level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill = Fill.of(EXPECTS)
+    monkeypatch.setattr(timm, "_randomly_negate", lambda value: value)
+    names = {"posterize": "PosterizeOriginal", "shear": "ShearX", "autocontrast": "AutoContrast"}
+    for name, operation in POLICY_OPERATIONS.items():
+        theirs = timm.AugmentOp(
+            names.get(name, name.capitalize()), prob=1.0, magnitude=level,
+            hparams={"img_mean": fill.color, "interpolation": Image.Resampling.BICUBIC},
+        )  # fmt: skip
+        found = operation(IMAGE, level / 10, 1.0, fill)
+        np.testing.assert_array_equal(np.asarray(found), np.asarray(theirs(IMAGE)), err_msg=name)
+
+
+def test_one_pair_of_autoaugment_is_applied() -> None:
+    fill = Fill.of(EXPECTS)
+    results = {EXPECTS.normalized(IMAGE).tobytes()}
+    for first, second in POLICIES:
+        for signs in product((1.0, -1.0), repeat=2):
+            one, two = (
+                lambda image, op=op, sign=sign: POLICY_OPERATIONS[op[0]](image, op[2], sign, fill)
+                for op, sign in zip((first, second), signs, strict=True)
+            )
+            images = [one(IMAGE), two(IMAGE), two(one(IMAGE))]
+            results |= {EXPECTS.normalized(image).tobytes() for image in images}
+    seen = {Augmentation(autoaugment=True).image(IMAGE, EXPECTS, item_random(0, 0, i)).tobytes() for i in range(300)}
+    assert seen <= results
+    assert len(seen) > 30
+    with pytest.raises(ValueError, match="autoaugment and randaugment: expected one of them"):
+        Augmentation(autoaugment=True, randaugment=2)
 
 
 def test_half_of_the_operations_are_applied() -> None:

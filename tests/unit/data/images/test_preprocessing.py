@@ -34,6 +34,27 @@ def test_transformers_preprocesses_images_equally(
     assert (apart > 0.01).mean() < 0.03
 
 
+@pytest.mark.parametrize("include_top", [True, False])
+@pytest.mark.parametrize("rescale_offset", [True, False])
+@pytest.mark.parametrize("do_normalize", [True, False])
+def test_the_processor_of_efficientnet_divides_twice(
+    include_top: bool, rescale_offset: bool, do_normalize: bool
+) -> None:
+    from transformers.models.efficientnet.image_processing_pil_efficientnet import EfficientNetImageProcessorPil
+
+    theirs = EfficientNetImageProcessorPil(
+        size={"height": 28, "width": 28}, image_mean=[0.4, 0.5, 0.6], image_std=[0.47, 0.48, 0.46],
+        include_top=include_top, rescale_offset=rescale_offset, do_normalize=do_normalize,
+    )  # fmt: skip
+    settings = json.loads(theirs.to_json_string())
+    settings["image_processor_type"] = "EfficientNetImageProcessor"
+    if include_top:
+        del settings["include_top"]  # the default
+    image = noise("RGB", (28, 28))
+    found = Preprocessing.from_dict(settings).array(image)
+    np.testing.assert_allclose(found, theirs(image).pixel_values[0], atol=1e-5)
+
+
 def test_other_image_processors_are_read() -> None:
     base = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
     old = {**base, "size": 224, "resample": 2, "do_resize": True}  # google/vit-base-patch16-224
