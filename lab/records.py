@@ -8,6 +8,7 @@ these records.
 from __future__ import annotations
 
 import json
+from math import isfinite
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -177,6 +178,9 @@ def scores(group: list[dict[str, Any]]) -> dict[str, str]:
     for name in group[0]["metrics"]:
         values = [record["metrics"][name]["value"] for record in group if name in record["metrics"]]
         digits = 1 if name in PERCENT else 3
+        if not all(map(isfinite, values)):  # `stdev` does not accept them
+            texts[name] = "nan"
+            continue
         spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
         texts[name] = f"{mean(values):.{digits}f}{spread}"
     return texts
