@@ -61,6 +61,9 @@ FAMILIES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "vit features": ("vit/2-8", {"labels": ()}),
     "deit": ("vit/2-8", {**CLASSES, "distilled": True}),
     "resnet": ("resnet/18-se", IMAGES),
+    "efficientnet": ("efficientnet/b0", {**CLASSES, "image_size": 40, "width": 0.25, "depth": 0.3}),
+    "regnet": ("regnet/y-200mf", {**CLASSES, "image_size": 40, "depths": (1, 1), "widths": (16, 32), "stem_width": 8}),
+    "bit": ("bit/50x1", {**CLASSES, "image_size": 40, "depths": (1, 1), "widths": (32, 64), "groups": 4}),
     "nonlocal": ("nonlocal/18-small", {**IMAGES, "stages": (2,), "every": 1}),
     "local attention": ("local-attention/18-small", {**IMAGES, "heads": 2}),
     "convolution by attention": (
