@@ -326,7 +326,8 @@ def read_settings(path: Path) -> tuple[AnyFamily, JsonObject]:
         raise EarlierVersion(file, [f"a model type of this version instead of {model_type}"])
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         types = ", ".join(name for name, family in FAMILIES.items() if not family.own)
-        found = ", ".join(map(str, settings.get("architectures") or ["no architecture"]))
+        named = settings.get("architectures")
+        found = ", ".join(map(str, named)) if isinstance(named, list) and named else "no architecture"
         raise UserError(f"{file}: expected a model of type {types}, found {found} ('model_type' is {model_type!r})")
     family = FAMILIES[model_type]
     if family.own:

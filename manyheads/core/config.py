@@ -133,7 +133,8 @@ class FitsLabels:
     """Check that a target fits the number of labels in the configuration."""
 
     def violation(self, value: str, config: DataclassInstance) -> str:
-        count = len(vars(config)["labels"])
+        labels = vars(config)["labels"]
+        count = len(labels) if isinstance(labels, tuple | list) else 1  # The field `labels` is checked next.
         fits = value == "classes" or (count == 1 if value == "regression" else count > 0)
         return "" if fits else f"that fits the number of labels, {count} (a regression has one)"
 

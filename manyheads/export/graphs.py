@@ -24,7 +24,7 @@ from manyheads.errors import UserError
 from manyheads.models.bert import Bert
 from manyheads.models.conv_attention import ConvAttention
 from manyheads.models.gpt import GPT
-from manyheads.models.resnet import ResNet, ResNetConfig
+from manyheads.models.resnet import ConvNet, ConvNetConfig
 from manyheads.models.text_classifier import TextClassifier
 from manyheads.models.transformer import Transformer
 from manyheads.models.vit import ViT
@@ -139,7 +139,7 @@ def graphs(model: Model[Config]) -> dict[str, Graph]:
         return {"model": _gpt(model)}
     if isinstance(model, Bert | TextClassifier | GPT):
         return {"model": _encoder(model)}
-    if isinstance(model, ViT | ResNet | ConvAttention):
+    if isinstance(model, ViT | ConvNet | ConvAttention):
         return {"model": _image_model(model)}
     raise UserError(
         f"a {type(model).__name__} cannot be exported as a graph: expected a BERT, GPT, Transformer, text classifier of"
@@ -190,7 +190,7 @@ def _by_position(attention_mask: Tensor, *, causal: bool = False) -> Mask:
     return Mask(causal=causal, dense=attention_mask[:, None, None, :].bool())
 
 
-def _image_model(model: ViT | ResNet[ResNetConfig] | ConvAttention) -> Graph:
+def _image_model(model: ViT | ConvNet[ConvNetConfig] | ConvAttention) -> Graph:
     images = Input("pixel_values", ("batch", model.channels, model.image_size, model.image_size))
     return Graph(model, lambda pixels: (model(pixels),), [images], ["logits" if model.labels else "pooler_output"])
 

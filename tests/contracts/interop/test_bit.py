@@ -107,6 +107,7 @@ def test_the_width_factor_of_transformers_is_no_wide_network() -> None:
     ({"width_factor": 4}, "'width_factor' is 4; only 1"),
     ({"layer_type": "bottleneck"}, "'layer_type' is 'bottleneck'; only 'preactivation'"),
     ({"global_padding": "SAME"}, "'global_padding' is 'SAME'; only None"),
+    ({"model_type": "big", "architectures": 5}, "found no architecture \\('model_type' is 'big'\\)"),
     ({"num_groups": 5}, "expected multiples of groups, which is 5"),
     ({"hidden_sizes": [32, 64, 64]}, "do not match"),
 ])  # fmt: skip

@@ -36,5 +36,7 @@ def test_images_of_a_batch_are_independent() -> None:
 def test_sizes_without_a_valid_network_are_reported() -> None:
     with pytest.raises(ValueError, match="expected multiples of groups, which is 32, and of 4 times groups"):
         BitConfig(widths=(64, 512, 1024, 2048))
+    with pytest.raises(ValueError, match="labels is 3: expected a list"):
+        BitConfig(target="regression", labels=3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="expected one of each per stage"):
         BitConfig(depths=(1, 1))
