@@ -51,7 +51,7 @@ CIFAR = replace(MNIST, colors=512)
 RECIPES = {
     "image-writing": Recipe(
         "a small iGPT on handwritten digits, or on your images", "Chen et al. 2020", DIGITS, TASK,
-        "Without data, it trains on scikit-learn's handwritten digits, in about ten minutes.",
+        "Without data, it trains on scikit-learn's handwritten digits, which takes several minutes.",
         options="[data=DIR size=16 colors=512]",
     ),
     "image-writing/mnist": Recipe(
