@@ -26,6 +26,7 @@ class Bar:
     metric  name of the metric
     least   minimum of the mean; most: its maximum. A difference must also be above zero with 95% confidence
     errors  alternative: not worse than the other's mean by more than this number of its standard errors
+    margin  alternative: with 95% confidence not worse than the other by more than this
     untested  why the runs could not have shown the effect; then they decide nothing
     """
 
@@ -36,17 +37,20 @@ class Bar:
     least: float | None = None
     most: float | None = None
     errors: float | None = None
+    margin: float | None = None
     untested: str | None = None
 
     def __post_init__(self) -> None:
-        goals = [self.least, self.most, self.errors]
-        if sum(goal is not None for goal in goals) != 1 or (self.errors is not None and self.than is None):
-            raise ValueError(f"bar of {self.of}: expected least, most, or errors and than")
+        goals = [self.least, self.most, self.errors, self.margin]
+        if sum(goal is not None for goal in goals) != 1 or (self.than is None and goals[2:] != [None, None]):
+            raise ValueError(f"bar of {self.of}: expected least, most, or than with errors or margin")
 
     @property
     def words(self) -> str:
         if self.errors is not None:
             return f"`{self.of}` no worse than `{self.than}` by more than {self.errors:g} standard error"
+        if self.margin is not None:
+            return f"`{self.of}` worse than `{self.than}` by at most {self.margin:g}"
         if self.than is not None:
             return f"`{self.of}` better than `{self.than}`" + (f" by {self.least:g}" if self.least else "")
         return f"`{self.of}` " + (f"at least {self.least:g}" if self.least is not None else f"at most {self.most:g}")
@@ -81,8 +85,11 @@ class Bar:
         """Return the verdict on a difference `found`: its mean, and the ends of its interval."""
         if self.untested is not None:
             return "not tested"
-        least = self.least or 0.0
-        if self.errors is not None:
+        least = -self.margin if self.margin is not None else self.least or 0.0
+        if self.margin is not None:
+            if found is not None and found[1] >= least:
+                return "met"
+        elif self.errors is not None:
             error = stdev(others.values()) / len(others) ** 0.5
             if mean(by_seed.values()) >= mean(others.values()) - self.errors * error:
                 return "met"

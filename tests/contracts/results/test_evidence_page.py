@@ -71,7 +71,7 @@ def test_a_number_is_rejected_and_another_library_named() -> None:
     assert near.judged(of("x", 0.81, 0.81, 0.81) | theirs, 3)[1] == "met"
     assert near.judged(of("x", 0.80, 0.80, 0.80) | theirs, 3)[1] == "not met"  # the interval includes zero
     assert near.judged(of("x", 0.70, 0.72, 0.74) | theirs, 3)[1] == "refuted"
-    with pytest.raises(ValueError, match="expected least, most, or errors and than"):
+    with pytest.raises(ValueError, match="expected least, most, or than with errors or margin"):
         bar(of="x")
     with pytest.raises(ValueError, match="expected least"):
         bar(of="x", errors=1)
@@ -118,6 +118,16 @@ def test_the_interval_of_a_lead_includes_sentences_and_seeds(monkeypatch: pytest
     assert rivals_page.seed_deviation() == (1.0, 4)  # gnmt has one seed only
     half = 2.776 * (1 + 1 / 3 + 1) ** 0.5  # Student's t of 4 degrees of freedom; seeds of the Transformer and of GNMT
     assert rivals_page.interval("gnmt", "fr") == pytest.approx((4 - half, 4 + half))
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [((0.50, 0.51, 0.49), "met"), ((0.40, 0.60, 0.44), "not met"), ((0.40, 0.41, 0.39), "refuted")],
+)
+def test_a_margin_needs_the_whole_interval(values: tuple[float, ...], verdict: str) -> None:
+    near = bar(of="x", than="y", margin=0.04)
+    assert near.judged(of("x", *values) | of("y", 0.51, 0.52, 0.51), 3)[1] == verdict
+    assert near.words == "`x` worse than `y` by at most 0.04"
 
 
 def test_claims_are_about_listed_runs() -> None:
