@@ -18,7 +18,7 @@ def draw(out: Path) -> Path:
     """Draw the curves, and return the path of the picture."""
     from matplotlib import pyplot
 
-    (record,) = (record for record in records() if record["recipe"] == "detection")
+    (record,) = (record for record in records() if record["recipe"] == "detection" and "validation_curve" in record)
     curve = record["validation_curve"]
     figure, axis = pyplot.subplots(figsize=(6, 3.2), layout="constrained")
     for metric, name, color in (("ap50", "AP50", HUES[0]), ("ap", "AP (IoU 0.5 to 0.95)", HUES[1])):
