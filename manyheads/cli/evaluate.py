@@ -83,6 +83,7 @@ def _print(options: argparse.Namespace, outcome: LabelEvaluation) -> None:
     if confusion and options.confusion != "-":
         from manyheads.analysis.figures.confusion import draw_confusion
 
+        outcome.check_unread(Path(options.confusion))
         draw_confusion(options.confusion, *confusion)
     if options.json:
         ensemble = {"ensemble": options.ensemble} if options.ensemble else {}

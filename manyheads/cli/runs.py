@@ -58,8 +58,8 @@ def _runs(options: argparse.Namespace) -> None:
     if len(runs) > MAX_ROWS:
         print(f"the last {MAX_ROWS} of {len(runs)} runs; --json lists all", file=sys.stderr)
     if options.out is not None:
-        draw_curves(runs, options.out)
-        print(options.out, file=sys.stderr)
+        others = draw_curves(runs, options.out)
+        print(f"{options.out}; not drawn: {', '.join(others)}" if others else options.out, file=sys.stderr)
 
 
 def _fitting(rows: Sequence[Sequence[str]], at: int) -> list[tuple[str, ...]]:

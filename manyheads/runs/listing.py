@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -130,8 +131,10 @@ def differing_settings(runs: Sequence[ListedRun]) -> dict[str, JsonObject]:
     return found
 
 
-def draw_curves(runs: Sequence[ListedRun], path: Path) -> None:
+def draw_curves(runs: Sequence[ListedRun], path: Path) -> list[str]:
     """Draw the learning curves of runs: one plot for each validation metric, with one line for each run.
+
+    The metrics of most runs are drawn. Returns the names of the other metrics.
 
     Raises UserError for more than `MAX_CURVES` runs, or if no run was validated.
     """
@@ -141,7 +144,8 @@ def draw_curves(runs: Sequence[ListedRun], path: Path) -> None:
     if len(runs) > MAX_CURVES:
         raise UserError(f"{len(runs)} runs are too many for a picture: expected at most {MAX_CURVES}; give a subfolder")
     curves = {run.name: [(e["step"], e["validation"]) for e in run.entries if "validation" in e] for run in runs}
-    metrics = list(dict.fromkeys(name for points in curves.values() for _, scores in points for name in scores))
+    measured = Counter(name for points in curves.values() for name in dict.fromkeys(n for _, s in points for n in s))
+    metrics = [name for name, _ in measured.most_common()]
     if not metrics:
         raise UserError("found no validation scores in these runs: there are no learning curves to draw")
     figure = Figure(figsize=(5.5 * min(len(metrics), MAX_PLOTS), 4.2), layout="constrained", facecolor="white")
@@ -159,6 +163,7 @@ def draw_curves(runs: Sequence[ListedRun], path: Path) -> None:
     handles, names = panels[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     save(figure, path)
+    return metrics[MAX_PLOTS:]
 
 
 def _short(key: str) -> str:

@@ -137,7 +137,7 @@ class EvaluationResult:
         """
         from manyheads.analysis.figures.confusion import draw_sheet
 
-        self._check_unread(Path(path))
+        self.check_unread(Path(path))
         errors = self.errors()
         if Path(path).suffix.lower() != ".png":
             return self._save_table(Path(path), errors)
@@ -147,7 +147,7 @@ class EvaluationResult:
         ]
         draw_sheet(path, pictures)
 
-    def _check_unread(self, path: Path) -> None:
+    def check_unread(self, path: Path) -> None:
         """Raise UserError for a file that contains the evaluated data or one of their images."""
         file = None if self.data is None else self.data.file
         pictures = self.inputs if self.image is not None else []

@@ -8,6 +8,7 @@ The validation results may be saved in a file, so that a restarted or resumed ru
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,9 @@ from manyheads.data.readers.rows import BadRow
 from manyheads.errors import UserError
 from manyheads.files import parse_json
 
+logger = logging.getLogger(__name__)
+
+COLOR = ("RGB", "RGBA", "CMYK", "YCbCr", "LAB", "HSV")  # Pillow modes of images with colors
 # Maximum size of an image file in bytes. Without a limit, a link to a special file such as /proc/kcore (2**47 bytes)
 # would exhaust memory.
 MAX_FILE_BYTES = 2**30
@@ -212,3 +216,10 @@ def content(source: bytes | Path | Member) -> bytes:
     except (OSError, ValueError) as error:  # open() raises ValueError if the path contains a NUL byte.
         reason = getattr(error, "strerror", None) or error
         raise ImageFault(f"failed to read ({reason})", "make it readable, or remove it") from None
+
+
+def warn_of_lost_colors(count: int, images: int) -> None:
+    """Log a warning if images have colors. A model with one channel sees only their brightness."""
+    if count:
+        logger.warning(f"{count:,} of {images:,} training images have colors, but the model has one channel and sees "
+                       "only their brightness; to use colors, set model.channels=3")  # fmt: skip

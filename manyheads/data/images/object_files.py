@@ -62,10 +62,10 @@ class _Faults:
         return {f"{self.corpus}: {what} ({shown(places)})": len(places) for what, places in kinds.items()}
 
 
-# File of an image, with its place and number, and its annotations: place, label or None, and the box (left, top, right,
-# bottom) in pixels or in fractions of the image's sides
+# File of an image, its number, its annotations, and its width and height if the corpus has them. An annotation has a
+# place, a label or None, and a box (left, top, right, bottom) in pixels or in fractions of the image's sides
 _Annotation = tuple[str, str | None, Sequence[float]]
-_Listed = tuple[Path, int, list[_Annotation]]
+_Listed = tuple[Path, int, list[_Annotation], tuple[object, object]]
 
 
 def read_objects(corpus: str | Path, *, skip_bad_lines: bool = False) -> ObjectData:
@@ -76,13 +76,17 @@ def read_objects(corpus: str | Path, *, skip_bad_lines: bool = False) -> ObjectD
     path = Path(corpus)
     faults = _Faults(path)
     listed, names = _yolo(path, faults) if path.is_dir() else _coco(path, faults)
-    by_place = {str(file): (file, number, annotations) for file, number, annotations in listed}
+    by_place = {str(entry[0]): entry for entry in listed}
     scenes = []
     samples = (Sample(place, entry[0], number=entry[1]) for place, entry in by_place.items())
     for sample, check in logged(check_images(samples, {}, 0), f"checking images of {path}"):
-        file, number, annotations = by_place[sample.place]
+        file, number, annotations, stated = by_place[sample.place]
         if isinstance(check, BadRow):
             faults.add(sample.place, check.fault)
+            continue
+        if None not in stated and stated != check.size:
+            sizes = f"{stated[0]} x {stated[1]} and {check.size[0]} x {check.size[1]}"
+            faults.add(sample.place, f"width and height differ from those of the upright image: {sizes}")
             continue
         boxes, labels, sides = [], [], np.array([*check.size] * 2, dtype=np.float32)
         for place, label, box in annotations:
@@ -116,6 +120,9 @@ def _fault_of(box: Sequence[float], size: tuple[int, int]) -> str:
 def _coco(file: Path, faults: _Faults) -> tuple[list[_Listed], tuple[str, ...]]:
     images, categories, rows = _coco_lists(file)
     named = {category.get("id"): str(category.get("name")) for category in categories}
+    for name, count in Counter(named.values()).items():
+        if count > 1:
+            faults.add(f"{file}: category {name}", "the name occurs twice")
     annotations: dict[object, list[_Annotation]] = {image["id"]: [] for image in images}
     for number, row in _unique(rows, "annotation", faults):
         place, box = f"{file}: annotation {row.get('id', number)}", row.get("bbox")
@@ -133,6 +140,7 @@ def _coco(file: Path, faults: _Faults) -> tuple[list[_Listed], tuple[str, ...]]:
             folder / str(image["file_name"]),
             image["id"] if isinstance(image["id"], int) else row,
             annotations[image["id"]],
+            (image.get("width"), image.get("height")),
         )
         for row, image in _unique(images, "image", faults)
     ]
@@ -201,7 +209,7 @@ def _yolo(folder: Path, faults: _Faults) -> tuple[list[_Listed], tuple[str, ...]
     for number, image in enumerate(sorted(f for f in folder.rglob("*") if f.suffix.lower() in PICTURES), 1):
         text = labels_folder(folder) / image.relative_to(folder).with_suffix(".txt")
         lines = text.read_text(encoding="utf-8", errors="replace").splitlines() if text.is_file() else []
-        listed.append((image, number, [*_yolo_lines(text, lines, names, faults)]))
+        listed.append((image, number, [*_yolo_lines(text, lines, names, faults)], (None, None)))
     return listed, names
 
 

@@ -53,7 +53,7 @@ class ObjectPreprocessing(Config):
         """Return the width and height in pixels after resizing, rounded as in transformers."""
         short, long = sorted((width, height))
         exact = min(float(self.shortest), self.longest * short / long)
-        side = round(exact)
+        side = max(round(exact), 1)
         if side == short:
             return width, height
         other = max(int(exact * long / short), 1)

@@ -15,11 +15,12 @@ from PIL import Image
 from manyheads import directory
 from manyheads.analysis.maps import AttentionMaps, MapOptions
 from manyheads.analysis.maps.sides import SPECIAL, Side
-from manyheads.calls import checked_methods
+from manyheads.calls import checked_methods, shown
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.images.object_preprocessing import MEAN, STD, ObjectPreprocessing, padded
 from manyheads.data.images.object_source import ObjectSource
 from manyheads.data.images.objects import ObjectData
+from manyheads.data.text.text_faults import ItemError
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
 from manyheads.models.detr import Detr
@@ -129,7 +130,12 @@ class Detector(TrainedModel[Detr]):
 
         sizes  width and height of each original image in pixels
         """
-        found: list[Detected] = []
+        arrays, found = list(arrays), list[Detected]()
+        for index, array in enumerate(arrays):
+            if not isinstance(array, np.ndarray) or array.ndim != 3 or len(array) != self.model.config.channels:
+                raise ItemError(index, f"is {shown(array)}: expected pixels (C, Y, X)", f"image {index + 1}")
+        if len(sizes) != len(arrays) or not all(isinstance(size, tuple) and len(size) == 2 for size in sizes):
+            raise UserError(f"sizes is {shown(sizes)}: expected (width, height) of each image")
         for first in range(0, len(arrays), BATCH):
             found += self._detected(arrays[first : first + BATCH])
         return [self._objects(objects, size, threshold) for objects, size in zip(found, sizes, strict=True)]

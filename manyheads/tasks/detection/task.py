@@ -9,6 +9,7 @@ import torch
 from manyheads import directory
 from manyheads.analysis import costs
 from manyheads.core.runtime import ComputeConfig
+from manyheads.data.images.checking import warn_of_lost_colors
 from manyheads.data.images.object_preprocessing import ObjectPreprocessing
 from manyheads.data.images.object_source import ObjectSource
 from manyheads.data.images.objects import ObjectData
@@ -24,6 +25,8 @@ from manyheads.tasks.detection.objective import DetectionObjective
 from manyheads.tasks.detection.predictor import Detector, preprocessing_of
 from manyheads.tasks.detection.recipes import DetectionConfig
 from manyheads.training.record import Metrics
+
+SAMPLE = 20  # number of training images that are searched for colors
 
 
 class Detection(DataTask[DetectionConfig, ObjectData]):
@@ -48,6 +51,9 @@ class Detection(DataTask[DetectionConfig, ObjectData]):
         config, run, labels = self.config, self.run, splits.train.names
         model, preprocessing = _initial_model(config, run, labels) if run.init else _new_model(config, labels)
         _check_queries(splits.train, model.config.queries)
+        if run.own_data and model.channels == 1:
+            seen = splits.train.scenes[:SAMPLE]
+            warn_of_lost_colors(sum(scene.image().mode == "RGB" for scene in seen), len(seen))
         objective = DetectionObjective(
             model, preprocessing, splits.train, splits.validation, compute=compute, batch_items=config.batch_items,
             flip=config.flip, seed=config.training.seed,

@@ -16,6 +16,7 @@ from manyheads.analysis.figures.token_similarity import token_similarity
 from manyheads.core.config import Config
 from manyheads.core.interface import ReadsImages
 from manyheads.core.runtime import ComputeConfig
+from manyheads.data.images.checking import COLOR, warn_of_lost_colors
 from manyheads.data.images.labeled_images import ImageData
 from manyheads.data.images.loader import ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
@@ -80,6 +81,8 @@ class ImageClassification(DataTask[ImageConfig, ImageData]):
         self._target = build_target(config, labels, splits.train, config.smoothing)
         model, preprocessing = _initial_model(config, run, labels) if run.init else _build_model(config, labels)
         _warn_of_small_input(splits.train, model.image_size, config, run)
+        if run.own_data and model.channels == 1:
+            warn_of_lost_colors(sum(item.mode in COLOR for item in splits.train.items), len(splits.train))
         teacher = None if self._teacher is None else _teacher(config, self._teacher, model, preprocessing)
         self._objective = objective = ImageClassificationObjective(
             model, preprocessing, splits.train, splits.validation, compute=compute, batch_items=config.batch_items,

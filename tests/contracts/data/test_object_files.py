@@ -188,3 +188,15 @@ def test_boxes_are_for_the_upright_image(tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text(json.dumps(content))
     (scene,) = read_objects(tmp_path / "train.json").scenes
     assert (scene.size, scene.number) == ((40, 80), 5)
+
+
+def test_sizes_and_names_that_contradict_the_images_are_faults(tmp_path: Path) -> None:
+    file, content = write_coco(tmp_path)
+    content["images"][0] |= {"width": 64, "height": 128}
+    content["categories"].append({"id": 90, "name": content["categories"][0]["name"]})
+    file.write_text(json.dumps(content))
+    with pytest.raises(UserError) as raised:
+        read_objects(file)
+    assert "width and height differ from those of the upright image (" in str(raised.value)
+    assert "64 x 128 and 128 x 128)" in str(raised.value)
+    assert "the name occurs twice (category " in str(raised.value)

@@ -235,3 +235,18 @@ def test_only_needed_files_are_downloaded_from_the_hub(tmp_path: Path, monkeypat
     model.save_pretrained(tmp_path / "model")
     directory.load("hub:owner/name@main")
     assert fetched == [NEEDED, NEEDED | PICKLED, NEEDED, NEEDED | SAFE]
+
+
+def test_an_unknown_architecture_is_refused_before_its_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[list[str]] = []
+
+    def snapshot_download(name: str, revision: str | None, allow_patterns: list[str], **_: object) -> str:
+        fetched.append(allow_patterns)
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    (tmp_path / "config.json").write_text('{"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]}')
+    with pytest.raises(ValueError, match="found T5ForConditionalGeneration"):
+        directory.load("hub:owner/name")
+    assert len(fetched) == 1
+    assert not any(pattern.startswith("model") for pattern in fetched[0])

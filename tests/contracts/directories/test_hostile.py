@@ -118,7 +118,11 @@ def test_a_json_device_is_not_read(tmp_path: Path) -> None:
     [
         ("tagged", {"locale": 3}, "locale is 3: expected a name"),
         ("images", {"sample": 1e-300}, "sample is 1e-300: expected an integer or none"),
-        ("images", {"columns": {"image": None, "label": {"a": None}}}, "label is {'a': None}: expected a name or none"),
+        (
+            "images",
+            {"columns": {"image": None, "label": {"a": None}}},
+            "label is {'a': None}: expected a name or a list or none",
+        ),
     ],
 )
 def test_a_record_with_wrong_types_is_damaged(kind: str, values: dict[str, Any], fault: str) -> None:

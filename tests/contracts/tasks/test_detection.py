@@ -252,3 +252,9 @@ def test_more_objects_than_queries_are_refused(tmp_path: Path) -> None:
 def test_relative_boxes_are_inverted_by_corners() -> None:
     boxes = np.array([[10, 20, 30, 50]], dtype=np.float32)
     assert relative(boxes, (100, 200)).tolist() == [pytest.approx([0.2, 0.175, 0.2, 0.15])]
+
+
+def test_the_thinnest_image_keeps_a_row(tmp_path: Path) -> None:
+    detector = manyheads.load(services.detector(tmp_path / "m"))
+    assert detector.preprocessing.size_of(3000, 2) == (128, 1)
+    assert detector.detect(Image.new("L", (3000, 2)), threshold=1.0) == []

@@ -34,7 +34,7 @@ RIGHT: dict[str, Any] = {
     "texts": [TEXT], "text": TEXT, "prompts": [TEXT], "images": [PICTURE], "image": PICTURE, "count": 1,
     "sources": [TEXT], "targets": [TEXT], "question": "a cat?", "context": TEXT, "pairs": [("a cat?", TEXT)],
     "sampling": Sampling(), "others": [], "arrays": [PIXELS], "batches": [torch.zeros(1, 1, 8, 8)], "rows": ["one"],
-    "query": TEXT, "queries": [TEXT], "documents": [TEXT],
+    "sizes": [(8, 8)], "query": TEXT, "queries": [TEXT], "documents": [TEXT],
     "clips": None, "data": None, "max_tokens": 1,
 }  # fmt: skip
 
