@@ -22,7 +22,7 @@ class ImageWritingConfig(DataConfig):
                  none, the handwritten digits of scikit-learn are used. The model does not see the labels
     columns      names of the columns of a table: columns.image and columns.label
     items        number of training images, sampled with the seed. With none, all images are used
-    size         height and width to which images are reduced, in pixels
+    image_size   height and width to which images are reduced, in pixels
     colors       maximum number of colors, found by k-means in the training images
     preset       name of the model preset, such as igpt/s; `model` overrides its fields
     model        overrides fields of the preset, such as model.layers=6
@@ -31,7 +31,7 @@ class ImageWritingConfig(DataConfig):
 
     columns: Columns = field(default_factory=Columns)
     items: Count | None = None
-    size: Annotated[int, Range(2, 256)] = 8
+    image_size: Annotated[int, Range(2, 256)] = 8
     colors: Annotated[int, Range(2, 65_536)] = 16
     preset: str = "igpt/digits"
     model: JsonObject = field(default_factory=dict)
@@ -45,14 +45,14 @@ class ImageWritingConfig(DataConfig):
 
 
 DIGITS = ImageWritingConfig()
-MNIST = replace(DIGITS, size=16, batch_items=16, training=replace(DIGITS.training, epochs=1))
+MNIST = replace(DIGITS, image_size=16, batch_items=16, training=replace(DIGITS.training, epochs=1))
 CIFAR = replace(MNIST, colors=512)
 
 RECIPES = {
     "image-writing": Recipe(
         "a small iGPT on handwritten digits, or on your images", "Chen et al. 2020", DIGITS, TASK,
         "Without data, it trains on scikit-learn's handwritten digits, which takes several minutes.",
-        options="[data=DIR size=16 colors=512]",
+        options="[data=DIR image_size=16 colors=512]",
     ),
     "image-writing/mnist": Recipe(
         "a small iGPT on MNIST, reduced to 16 x 16 pixels", "Chen et al. 2020", MNIST, TASK,

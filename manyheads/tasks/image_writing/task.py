@@ -35,7 +35,7 @@ class ImageWriting(DataTask[ImageWritingConfig, ImageData]):
             return _model(self.config, self.config.colors)
 
     def plan(self) -> Plan:
-        return Plan(self.planned_model(), self.config.batch_items * self.config.size**2)
+        return Plan(self.planned_model(), self.config.batch_items * self.config.image_size**2)
 
     def data(self) -> ImageSource:
         return ImageSource(
@@ -45,15 +45,15 @@ class ImageWriting(DataTask[ImageWritingConfig, ImageData]):
 
     def build(self, splits: SplitData[ImageData], compute: ComputeConfig) -> Job:
         config, seed, train = self.config, self.config.training.seed, splits.train
-        count = min(len(train), -(-MAX_PIXELS // config.size**2))
+        count = min(len(train), -(-MAX_PIXELS // config.image_size**2))
         chosen = np.random.default_rng(seed).choice(len(train), count, replace=False)
-        palette = Palette.learned([train.image(int(i)) for i in chosen], config.size, config.colors, seed)
+        palette = Palette.learned([train.image(int(i)) for i in chosen], config.image_size, config.colors, seed)
         model = _model(config, len(palette.colors))
         ids = (ids_of(palette, images) for images in (train, splits.validation))
         objective = ImageWritingObjective(
             model, palette, *ids, compute=compute, batch_items=config.batch_items, seed=seed
         )
-        pixels = config.size**2
+        pixels = config.image_size**2
         return Job(model, config.training, objective, flops=costs.training_flops(model, pixels) / pixels)
 
     def score(self, held: ImageData, compute: ComputeConfig) -> Metrics:
@@ -65,6 +65,6 @@ class ImageWriting(DataTask[ImageWritingConfig, ImageData]):
 
 
 def _model(config: ImageWritingConfig, colors: int) -> IGPT:
-    decided = {"vocab": colors + 1, "max_positions": config.size**2}
+    decided = {"vocab": colors + 1, "max_positions": config.image_size**2}
     model: IGPT = build(preset_for_data(config.preset, ("igpt",), config.model, decided))
     return model
