@@ -157,7 +157,7 @@ class GPT(Generates[GPTConfig, KVCache], Encodes[GPTConfig]):
 
 
 def initialize(stack: Stack, *, scaled: bool) -> None:
-    """Draw the weights of all linear layers from a normal distribution with the standard deviation `INIT_STD`, with zero biases.
+    """Draw the weights of all linear layers with the standard deviation `INIT_STD`, and set their biases to zero.
 
     scaled  True to divide the weights of the 2 N projections that add to the residual stream by sqrt(2 N), as in GPT-2
     """
