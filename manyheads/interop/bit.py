@@ -39,6 +39,7 @@ BIT = transformers_family(
 )  # fmt: skip
 TIMM_BIT = timm_family(
     r"resnetv2_\d+x\d+_bit", "resnetv2_NxN_bit", BIT,
-    lambda config, names: _rows("stem.conv", BLOCK, "norm") + pointwise("classifier", "head.fc"),
-    "stem.conv.weight", "head.fc.weight", lambda name, tensors: stages(tensors, "stem.conv.weight", "conv3.weight"),
+    weights=lambda config, names: _rows("stem.conv", BLOCK, "norm") + pointwise("classifier", "head.fc"),
+    stem="stem.conv.weight", classifier="head.fc.weight",
+    infer=lambda name, tensors: stages(tensors, "stem.conv.weight", "conv3.weight"),
 )  # fmt: skip

@@ -103,7 +103,7 @@ def transformers_family(
 
 
 def timm_family(
-    names: str, known: str, like: Family[N], weights: Rows[N], stem: str, classifier: str,
+    names: str, known: str, like: Family[N], *, weights: Rows[N], stem: str, classifier: str,
     infer: Callable[[str, Mapping[str, Tensor]], JsonObject], renamed: Callable[[str], str] = str,
 ) -> Family[N]:  # fmt: skip
     """Return the format of a network in timm. Models are read in this format, but never written.

@@ -112,6 +112,7 @@ def _timm_infer(name: str, tensors: Mapping[str, Tensor]) -> JsonObject:
 
 
 TIMM_EFFICIENTNET = timm_family(
-    "(tf_)?efficientnet_b[0-7]", "efficientnet_b0 to b7, or tf_efficientnet_b0 to b7", EFFICIENTNET, _timm_weights,
-    "conv_stem.weight", "classifier.weight", _timm_infer, _from_timm,
+    "(tf_)?efficientnet_b[0-7]", "efficientnet_b0 to b7, or tf_efficientnet_b0 to b7", EFFICIENTNET,
+    weights=_timm_weights, stem="conv_stem.weight", classifier="classifier.weight", infer=_timm_infer,
+    renamed=_from_timm,
 )  # fmt: skip

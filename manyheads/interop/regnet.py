@@ -57,5 +57,6 @@ def _timm_infer(name: str, tensors: Mapping[str, Tensor]) -> JsonObject:
 
 
 TIMM_REGNET = timm_family(
-    r"regnety_\d+", "regnety_N", REGNET, _timm_weights, "stem.conv.weight", "head.fc.weight", _timm_infer, _from_timm
-)
+    r"regnety_\d+", "regnety_N", REGNET, weights=_timm_weights, stem="stem.conv.weight", classifier="head.fc.weight",
+    infer=_timm_infer, renamed=_from_timm,
+)  # fmt: skip

@@ -103,6 +103,6 @@ def _timm_infer(name: str, tensors: Mapping[str, Tensor]) -> JsonObject:
 
 
 TIMM_RESNET = timm_family(
-    r"(se)?resnet\d+", "resnetN or seresnetN", RESNET, _timm_weights, _STEM, f"{_CLASSIFIER}.weight", _timm_infer,
-    from_timm,
+    r"(se)?resnet\d+", "resnetN or seresnetN", RESNET,
+    weights=_timm_weights, stem=_STEM, classifier=f"{_CLASSIFIER}.weight", infer=_timm_infer, renamed=from_timm,
 )  # fmt: skip

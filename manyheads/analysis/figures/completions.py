@@ -7,7 +7,8 @@ from pathlib import Path
 
 from PIL import Image
 
-SIDE, GAP = 96, 4  # size of an image, to which smaller images are enlarged, and distance between images, in pixels
+# Minimum size of an image and distance between images in pixels. Smaller images are enlarged.
+SIDE, GAP = 96, 4
 
 
 def draw_completions(path: str | Path, rows: Sequence[Sequence[Image.Image]]) -> None:

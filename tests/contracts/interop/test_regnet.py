@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import transformers
-from safetensors.torch import load_file
 
 from manyheads import directory
 from manyheads.interop.regnet import REGNET, TIMM_REGNET
 from manyheads.models.regnet import RegNet, RegNetConfig
-from tests.contracts.interop.test_resnet import assert_same, images, noisy
+from tests.contracts.interop.test_resnet import assert_same, images, noisy, reopened
 from tests.support.timm_stub import load_timm
 
 SIZES: dict[str, Any] = {"depths": (2, 1, 1), "widths": (12, 20, 28), "group_width": 4, "stem_width": 11, "channels": 2,
@@ -41,13 +39,7 @@ def test_transformers_opens_saved_models(tmp_path: Path, settings: dict[str, Any
 @pytest.mark.parametrize("kind", ["RegNetModel", "RegNetForImageClassification"])
 def test_saved_transformers_models_open(tmp_path: Path, kind: str) -> None:
     other = noisy(getattr(transformers, kind)(transformers.RegNetConfig(**THEIRS))).eval()
-    other.save_pretrained(tmp_path / "a")
-    model = directory.load(tmp_path / "a").model
-    assert model.config.labels == (() if kind == "RegNetModel" else ("one", "two", "three"))
-    directory.save(tmp_path / "b", model)
-    before, after = (load_file(tmp_path / each / "model.safetensors") for each in "ab")
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[name], after[name]) for name in before)
+    model = reopened(tmp_path, other, encoder=kind == "RegNetModel")
     assert_same(model, other, images(), REGNET)
 
 

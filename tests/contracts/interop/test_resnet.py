@@ -67,6 +67,18 @@ def gradients(model: nn.Module, output: Tensor) -> dict[str, Tensor]:
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
+def reopened(path: Path, other: Any, *, encoder: bool) -> Any:
+    """Open a network that transformers has saved, and check its labels and that it is saved with the same tensors."""
+    other.save_pretrained(path / "a")
+    model = directory.load(path / "a").model
+    assert model.config.labels == (() if encoder else ("one", "two", "three"))
+    directory.save(path / "b", model)
+    before, after = (load_file(path / each / "model.safetensors") for each in "ab")
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    return model
+
+
 def assert_same(mine: nn.Module, other: nn.Module, pictures: Tensor, family: Any = RESNET) -> None:
     """Values, gradients and, after a step of training, running statistics; in eval and in train mode. In float64: how
     float32 rounds differs from processor to processor, and gradients of the first layers sum much of it up."""
@@ -114,13 +126,7 @@ def test_transformers_opens_saved_models(tmp_path: Path, settings: dict[str, Any
 @pytest.mark.parametrize("kind", ["ResNetModel", "ResNetForImageClassification"])
 def test_saved_transformers_models_open(tmp_path: Path, kind: str, settings: dict[str, Any]) -> None:
     other = noisy(getattr(transformers, kind)(transformers.ResNetConfig(**{**THEIRS, **settings}))).eval()
-    other.save_pretrained(tmp_path / "a")
-    model = directory.load(tmp_path / "a").model
-    assert model.config.labels == (() if kind == "ResNetModel" else ("one", "two", "three"))
-    directory.save(tmp_path / "b", model)
-    before, after = (load_file(tmp_path / each / "model.safetensors") for each in "ab")
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[name], after[name]) for name in before)
+    model = reopened(tmp_path, other, encoder=kind == "ResNetModel")
     assert_same(model, other, images())
 
 
