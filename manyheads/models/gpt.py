@@ -24,7 +24,7 @@ from manyheads.core.cache import KVCache
 from manyheads.core.config import Epsilon, Heads, LabelConfig, Labels, Layers, Length, Rate, Size, TokenId, Vocabulary
 from manyheads.core.dropout import dropout
 from manyheads.core.experts import ExpertConfig, make_experts
-from manyheads.core.interface import Encodes, Generates
+from manyheads.core.interface import C_co, Encodes, Generates
 from manyheads.core.layers import FeedForward, TokenEmbedding
 from manyheads.core.masks import Mask
 from manyheads.core.positions import PositionTable
@@ -73,7 +73,38 @@ class GPTConfig(LabelConfig, ExpertConfig):
             raise UserError(f"the head 'sequence' has {len(self.labels)} labels: expected two or more")
 
 
-class GPT(Generates[GPTConfig, KVCache], Encodes[GPTConfig]):
+class CausalDecoder(Generates[C_co, KVCache], Encodes[C_co]):
+    """Decoder whose tokens attend to earlier tokens. It is the common part of GPT and iGPT."""
+
+    embedding: TokenEmbedding
+    decoder: Stack
+
+    @property
+    def stack(self) -> Stack:
+        return self.decoder
+
+    def start(self, batch: int, capacity: int) -> KVCache:
+        """Return an empty key-value cache for `step`, with at most `capacity` positions."""
+        return self.decoder.new_cache(batch, capacity, self.embedding.weight)
+
+    def step(self, tokens: Tensor, cache: KVCache, at: Tensor | None = None) -> Tensor:
+        """Return the logits (B, T, V) after each of the next tokens (B, T). The cache contains the previous tokens.
+
+        at  (B,) index of one token in each row. If given, only the logits (B, 1, V) after these tokens are returned
+
+        To discard the last positions of a row, call `cache.advance` with a negative number for this row.
+        """
+        queries = tokens.shape[1]
+        hidden = self.decoder(self._embed(tokens, cache.offset), mask=cache.mask(queries), cache=cache)
+        cache.advance(queries)
+        return self.project(hidden if at is None else hidden[torch.arange(len(at), device=at.device), at][:, None])
+
+    def _embed(self, tokens: Tensor, offset: int | Tensor | None = None) -> Tensor:
+        """Return the input (B, T, D) of the decoder for tokens (B, T), the first of which has the position `offset`."""
+        raise NotImplementedError
+
+
+class GPT(CausalDecoder[GPTConfig]):
     """GPT decoder with a head for the next token, or for labels of a text. Tokens in, logits out."""
 
     reads_pairs = True
@@ -116,29 +147,9 @@ class GPT(Generates[GPTConfig, KVCache], Encodes[GPTConfig]):
     encode = hidden
 
     @property
-    def stack(self) -> Stack:
-        return self.decoder
-
-    @property
     def output_weight(self) -> Tensor:
         """Return the matrix of the output projection, (V, D)."""
         return self.embedding.weight
-
-    def start(self, batch: int, capacity: int) -> KVCache:
-        """Return an empty key-value cache for `step`, with at most `capacity` positions."""
-        return self.decoder.new_cache(batch, capacity, self.embedding.weight)
-
-    def step(self, tokens: Tensor, cache: KVCache, at: Tensor | None = None) -> Tensor:
-        """Return the logits (B, T, V) after each of the next tokens (B, T). The cache contains the previous tokens.
-
-        at  (B,) index of one token in each row. If given, only the logits (B, 1, V) after these tokens are returned
-
-        To discard the last positions of a row, call `cache.advance` with a negative number for this row.
-        """
-        queries = tokens.shape[1]
-        hidden = self.decoder(self._embed(tokens, cache.offset), mask=cache.mask(queries), cache=cache)
-        cache.advance(queries)
-        return self.project(hidden if at is None else hidden[torch.arange(len(at), device=at.device), at][:, None])
 
     def _embed(self, tokens: Tensor, offset: int | Tensor | None = None) -> Tensor:
         x = self.positions(self.embedding(tokens), offset)  # (B, T, D)

@@ -14,19 +14,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-import torch
 from torch import Tensor, nn
 
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
-from manyheads.core.cache import KVCache
 from manyheads.core.config import Config, Epsilon, Heads, Layers, Length, Range, Rate, Size
 from manyheads.core.dropout import dropout
-from manyheads.core.interface import Encodes, Generates
 from manyheads.core.layers import FeedForward, RMSNorm, TokenEmbedding
 from manyheads.core.masks import Mask
 from manyheads.core.positions import PositionTable
-from manyheads.models.gpt import INIT_STD, initialize
+from manyheads.models.gpt import INIT_STD, CausalDecoder, initialize
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,7 @@ class IGPTConfig(Config):
     embedding_dropout: Rate = 0.1
 
 
-class IGPT(Generates[IGPTConfig, KVCache], Encodes[IGPTConfig]):
+class IGPT(CausalDecoder[IGPTConfig]):
     """Decoder that predicts the color of the next pixel. Color ids in, logits of all colors out."""
 
     def __init__(self, config: IGPTConfig) -> None:
@@ -82,23 +79,8 @@ class IGPT(Generates[IGPTConfig, KVCache], Encodes[IGPTConfig]):
     encode = hidden
 
     @property
-    def stack(self) -> Stack:
-        return self.decoder
-
-    @property
     def output_weight(self) -> Tensor:
         return self.output.weight
-
-    def start(self, batch: int, capacity: int) -> KVCache:
-        """Return an empty key-value cache for `step`, with at most `capacity` positions."""
-        return self.decoder.new_cache(batch, capacity, self.embedding.weight)
-
-    def step(self, tokens: Tensor, cache: KVCache, at: Tensor | None = None) -> Tensor:
-        """Return the logits (B, T, V - 1) after each of the next ids (B, T), as `GPT.step` does."""
-        queries = tokens.shape[1]
-        hidden = self.decoder(self._embed(tokens, cache.offset), mask=cache.mask(queries), cache=cache)
-        cache.advance(queries)
-        return self.project(hidden if at is None else hidden[torch.arange(len(at), device=at.device), at][:, None])
 
     def _embed(self, tokens: Tensor, offset: int | Tensor | None = None) -> Tensor:
         x = self.positions(self.embedding(tokens), offset)  # (B, T, D)
