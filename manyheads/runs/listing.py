@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from manyheads.training.record import Metrics
 
 DEPTH = 4  # folders below the given one that are searched for runs
-MAX_CURVES = 12  # runs in a picture, so that a reader can tell the curves apart
+MAX_CURVES = 12  # runs in a picture, so that a reader can distinguish the curves
 MAX_PLOTS = 3  # metrics in a picture
 
 

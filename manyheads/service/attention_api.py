@@ -84,7 +84,7 @@ def _compute_maps(served: Served, arguments: JsonObject) -> schemas.Attended:
     predictor, next_tokens = served.predictor, None
     if "image" in arguments:
         axis = "cross" if "detect" in predictor.verbs else None  # where objects look; the other maps may be very large
-        maps = predictor.attend(open_image(arguments["image"], MAX_PIXELS), **({"axis": axis} if axis else {}))
+        maps = predictor.attend(open_image(arguments["image"], MAX_PIXELS), axis=axis)
     else:
         _check_length(predictor, arguments)
         maps = predictor.attend(**arguments)
