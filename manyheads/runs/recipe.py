@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Literal, Protocol
 
-from manyheads.core.config import Config, DataclassInstance, Range, Rate, TargetKind, values
+from manyheads.core.config import Config, DataclassInstance, Positive, Range, Rate, TargetKind, values
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
 from manyheads.training.config import TrainingConfig
@@ -76,6 +76,13 @@ class TargetConfig(DataConfig):
                    applies to the items with the label; "balanced" is the ratio of items without and with the label
     sampling       choice of the items of an epoch. With "balanced", items are drawn at random, so that all classes are
                    equally frequent. With none, each epoch has every item once
+    teacher        directory of a run or model that is the teacher in distillation (Touvron 2021, section 4), with the
+                   same labels
+    distillation   kind of distillation. With "hard", the student learns the teacher's label; with "soft", it learns the
+                   teacher's probabilities at a `temperature`
+    temperature    divisor of the logits in soft distillation
+    share          weight of the distillation loss. With model.distilled=true, this loss applies to a separate token.
+                   With none, it is the paper's weight, 0.5 for hard and 0.1 for soft distillation
     """
 
     target: TargetKind = "classes"
@@ -84,19 +91,25 @@ class TargetConfig(DataConfig):
     positive: str | None = None
     class_weights: Literal["balanced"] | dict[str, Annotated[float, Range(0, 10**6)]] | None = None
     sampling: Literal["balanced"] | None = None
+    teacher: str | None = None
+    distillation: Literal["hard", "soft"] = "hard"
+    share: Rate | None = None
+    temperature: Positive = 3.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         classes, given = ("positive", "class_weights", "sampling"), values(self)
         unused = {
-            "classes": ("threshold",), "regression": (*classes, "names", "threshold"),
-            "multi-label": ("positive", "sampling"),
+            "classes": ("threshold",), "regression": (*classes, "names", "threshold", "teacher"),
+            "multi-label": ("positive", "sampling", "teacher"),
         }  # fmt: skip
         defaults = {f.name: f.default for f in fields(self)}
         if idle := [name for name in unused[self.target] if given[name] != defaults[name]]:
             raise UserError(f"{', '.join(idle)}: no effect with target={self.target}; leave it out")
         if self.class_weights and self.sampling:
             raise UserError("class_weights and sampling: expected one of them, because both balance the classes")
+        if self.class_weights and self.teacher:
+            raise UserError("class_weights: no effect with a teacher; use sampling=balanced")
         if self.positive is not None and self.names and self.positive not in self.names:
             raise UserError(f"positive is {self.positive!r}: expected one of the names {', '.join(self.names)}")
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import ClassVar
 
@@ -27,12 +28,14 @@ from manyheads.data.batching import Lazy, balanced_rows, token_batches
 from manyheads.data.readers.labeled import Labeled
 from manyheads.errors import UserError
 from manyheads.models.gpt import GPT
+from manyheads.tasks.classification.teacher import TextTeacher
+from manyheads.tasks.distillation import TEACHER_BATCHES, differing_labels
 from manyheads.tasks.encoding import Encoded, encode
 from manyheads.tasks.evaluation import values
 from manyheads.tasks.outputs import moved, outputs
 from manyheads.tasks.targets import Target
 from manyheads.tasks.text_objective import TextObjective
-from manyheads.training.loss import smoothed_cross_entropy
+from manyheads.training.loss import smoothed_cross_entropy, upcast
 from manyheads.training.objective import Better, Loss, LossPart
 
 logger = logging.getLogger(__name__)
@@ -71,6 +74,7 @@ class ClassificationObjective(TextObjective[Model[Config], Labeled]):
     target       meaning of the logits, with their loss and metrics
     balanced     True: draw the texts of each epoch at random, so that all classes are equally frequent
     auxiliary    weight of a GPT's language-modeling loss, the mean over the tokens of a batch
+    teacher      model whose logits the student learns, too; None: only the labels
     """
 
     unit: ClassVar = "texts"
@@ -82,11 +86,14 @@ class ClassificationObjective(TextObjective[Model[Config], Labeled]):
     target: Target
     balanced: bool = False
     auxiliary: float = 0.0
+    teacher: TextTeacher | None = None
 
     _forward: Callable[..., Tensor] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.teacher is not None:
+            self.teacher.model.to(self.compute.device)
         self._texts, self._labels = self._encoded(self.train), self.target.truth(self.train)
         self._weights = _relative(self.train.weights)
         self._validation_texts, self._targets = self._encoded(self.validation), self.target.truth(self.validation)
@@ -136,7 +143,20 @@ class ClassificationObjective(TextObjective[Model[Config], Labeled]):
         else:
             logits, others = self._forward(batch.ids, batch.lengths, batch.segments), ()  # (B, L)
         total = self.target.loss(logits, labels, batch.weights)
+        if self.teacher is not None:
+            distillation = self.teacher.distillation
+            taught = distillation.loss(upcast(logits), self.teacher.logits(batch.ids, batch.lengths, batch.segments))
+            total = (1 - distillation.share) * total + distillation.share * taught
         return Loss(total, batch.items, self.target.correct(logits, labels), others)
+
+    @torch.inference_mode()
+    def differing_labels(self) -> float:
+        """Return the fraction of the first training texts for which the teacher predicts another label."""
+        assert self.teacher is not None
+        first = (moved(batch, self.compute.device) for batch in islice(self.batches(0), TEACHER_BATCHES))
+        return differing_labels(
+            (self.teacher.logits(batch.ids, batch.lengths, batch.segments), batch.labels.cpu()) for batch in first
+        )
 
     def validate(self) -> dict[str, float]:
         """Return the validation loss per text and the metrics of the target."""

@@ -28,10 +28,17 @@ from manyheads.runs.fine_tuning import adapted, dropout_rates, fine_tuning, open
 from manyheads.runs.options import Run
 from manyheads.runs.result import brief
 from manyheads.runs.task import DataTask, Job
-from manyheads.tasks.classification.objective import ClassificationObjective
+from manyheads.tasks.classification.objective import ClassificationObjective, padding_id
 from manyheads.tasks.classification.predictor import Classifier
 from manyheads.tasks.classification.recipes import ClassificationConfig
 from manyheads.tasks.classification.special_tokens import START, add_classifier_tokens
+from manyheads.tasks.classification.teacher import TextTeacher
+from manyheads.tasks.distillation import (
+    compare_with_teacher,
+    refuse_without_teacher,
+    warn_of_equal_labels,
+    weights_hash,
+)
 from manyheads.tasks.encoding import encode
 from manyheads.tasks.evaluation import EvaluationResult
 from manyheads.tasks.targets import build_target
@@ -45,6 +52,7 @@ class Classification(DataTask[ClassificationConfig, Labeled]):
 
     def check(self) -> None:
         _check_unused_options(self.config, self.run)
+        self._teacher = None if self.config.teacher is None else TextTeacher.load(self.config)
 
     def planned_model(self) -> Model[Config]:
         config = self.config
@@ -72,7 +80,7 @@ class Classification(DataTask[ClassificationConfig, Labeled]):
         labels = config.names or labels_of(splits.train.labels, splits.train.target)
         self._target = build_target(config, labels, splits.train)
         if run.init is None:
-            model, tokenizer = _build_model(config, splits.train, labels)
+            model, tokenizer = _build_model(config, splits.train, labels, self._teacher)
         else:
             model, tokenizer = _initial_model(config, run, labels)
         limit = model.max_positions
@@ -81,15 +89,23 @@ class Classification(DataTask[ClassificationConfig, Labeled]):
             encode(
                 tokenizer, splits.test.texts, splits.test.second_texts, limit, truncate=False, where=splits.test.place
             )
-        record = {"truncate": config.truncate, **config.target_record}
         assert limit is not None
+        length = min(config.max_length or limit, limit)
+        if self._teacher is not None:
+            self._teacher.check(config, labels, tokenizer, length, splits.train)
         objective = ClassificationObjective(
             model, tokenizer, splits.train, splits.validation, compute=compute, batch_tokens=config.batch_tokens,
-            batch_items=config.batch_items, max_length=min(config.max_length or limit, limit), truncate=config.truncate,
+            batch_items=config.batch_items, max_length=length, truncate=config.truncate,
             auxiliary=config.auxiliary, seed=config.training.seed, target=self._target,
-            balanced=config.sampling is not None,
+            balanced=config.sampling is not None, teacher=self._teacher,
         )  # fmt: skip
-        training, identity = fine_tuning(config.training, run, config.tuned), {"labels": list(labels)}
+        training = fine_tuning(config.training, run, config.tuned)
+        identity: JsonObject = {"labels": list(labels)}
+        record = {"truncate": config.truncate, **config.target_record}
+        if self._teacher is not None:
+            identity["teacher_weights"] = weights_hash(self._teacher.model)
+            self._distillation = record["distillation"] = {"differing_labels": objective.differing_labels()}
+            warn_of_equal_labels(self._distillation["differing_labels"], config, "texts")
         return Job(model, training, objective, flops=_flops(objective), identity=identity, record=record)
 
     def calibrate(self, validation: Labeled, compute: ComputeConfig) -> JsonObject:
@@ -99,7 +115,12 @@ class Classification(DataTask[ClassificationConfig, Labeled]):
         return {"threshold": self._target.threshold}
 
     def score(self, held: Labeled, compute: ComputeConfig) -> Metrics:
-        return self._outcome(held, compute).metrics
+        result = self._outcome(held, compute)
+        if self.config.teacher is not None:
+            taught = Classifier(directory.load(self.config.teacher), compute)
+            told = taught.evaluate(held, truncate=self.config.truncate)
+            self._distillation.update(compare_with_teacher(told, result, "accuracy"))
+        return result.metrics
 
     def _outcome(self, data: Labeled, compute: ComputeConfig) -> EvaluationResult:
         classifier = Classifier(directory.load(self.run.out), compute)
@@ -151,8 +172,11 @@ def _expected_labels(config: ClassificationConfig) -> tuple[str, ...]:
 
 def _check_unused_options(config: ClassificationConfig, run: Run) -> None:
     """Raise UserError if the user set an option that has no effect in this run."""
+    refuse_without_teacher(config, run)
     if run.init is not None:
         return
+    if config.teacher is not None:
+        run.refuse(("vocabulary", "tokens"), f"determined by the teacher, {config.teacher}; omit it")
     run.refuse(("tuned", "scratch", "auxiliary"), "no effect without a model to start from: add --init MODEL")
 
 
@@ -170,10 +194,14 @@ def _check_pairs(config: ClassificationConfig, run: Run, train: Labeled) -> None
 
 
 def _build_model(
-    config: ClassificationConfig, train: Labeled, labels: tuple[str, ...]
+    config: ClassificationConfig, train: Labeled, labels: tuple[str, ...], teacher: TextTeacher | None
 ) -> tuple[Model[Config], Tokenizer]:
+    """Return a new model and its tokenizer, which is learned from the training texts or is the teacher's."""
     if train.second_texts is not None:
         raise UserError(f"{config.data}: pairs of texts require a pretrained model: add --init MODEL")
+    if teacher is not None:
+        tokenizer = teacher.tokenizer
+        return _model(config, labels, tokenizer.get_vocab_size(), padding_id(teacher.model)), tokenizer
     with log_warnings():
         learn = train_word_level if config.tokens == "words" else train_bpe
         tokenizer = learn(train.texts, config.vocabulary)

@@ -21,8 +21,9 @@ from manyheads.data.images.labeled_images import ImageData
 from manyheads.data.images.loader import ImageBatch, ImageLoader
 from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.errors import UserError
+from manyheads.tasks.distillation import TEACHER_BATCHES, differing_labels
 from manyheads.tasks.evaluation import values
-from manyheads.tasks.images.distillation import Teacher
+from manyheads.tasks.images.teacher import Teacher
 from manyheads.tasks.targets import Target
 from manyheads.training.distributed_map import distributed_map
 from manyheads.training.loss import upcast
@@ -31,7 +32,6 @@ from manyheads.training.record import Metrics
 
 TOP = 5  # The metric top5 counts an image as right if its label is among the 5 most probable labels.
 EVALUATION_BATCH = 256  # number of images in an evaluation batch
-TEACHER_BATCHES = 8  # number of training batches on which labels of teacher and data are compared
 
 
 class ImageClassificationObjective:
@@ -94,7 +94,7 @@ class ImageClassificationObjective:
         correct = self.target.correct(by_class + by_distillation, _likeliest(labels))
         total = self.target.loss(by_class, labels)
         if self.teacher is not None:
-            share = self.teacher.share
+            share = self.teacher.distillation.share
             total = (1 - share) * total + share * self.teacher.loss(upcast(by_distillation), images)
         elif by_distillation is not by_class:
             # Without a teacher, the loss of a model with two output tokens is the mean over the two tokens.
@@ -109,11 +109,13 @@ class ImageClassificationObjective:
         counts. If the result is 0 and images are not mixed, hard distillation has no effect.
         """
         assert self.teacher is not None
-        differing: list[Tensor] = []
-        for batch in islice(self._train.epoch(0), TEACHER_BATCHES):
-            predicted = self.teacher.logits(torch.from_numpy(batch.images).to(self.compute.device)).argmax(-1).cpu()
-            differing.append(predicted != _likeliest(torch.from_numpy(batch.labels)))
-        return float(torch.cat(differing).double().mean())
+        return differing_labels(
+            (
+                self.teacher.logits(torch.from_numpy(batch.images).to(self.compute.device)),
+                _likeliest(torch.from_numpy(batch.labels)),
+            )
+            for batch in islice(self._train.epoch(0), TEACHER_BATCHES)
+        )
 
     def validate(self) -> dict[str, float]:
         """Return the validation loss per image and the metrics of the target."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from manyheads.core.config import Count, Positive, Range, Rate
+from manyheads.core.config import Count, Positive, Range
 from manyheads.data.images.augmentation import CLASSIC, DEIT, DEIT_SMALL, Augmentation
 from manyheads.data.images.files import Columns
 from manyheads.errors import UserError
@@ -36,13 +36,6 @@ class ImageConfig(TargetConfig):
     resample      interpolation method for resizing
     augmentation  augmentation of the training images
     smoothing     label smoothing: fraction of the probability that is spread evenly over all labels
-    teacher       directory of a run or model that is the teacher in distillation (Touvron 2021, section 4), with the
-                  same labels
-    distillation  kind of distillation. With "hard", the student learns the teacher's label; with "soft", it learns the
-                  teacher's probabilities at a `temperature`
-    temperature   divisor of the logits in soft distillation
-    share         weight of the distillation loss. With model.distilled=true, this loss applies to a separate token.
-                  With none, it is the paper's weight, 0.5 for hard and 0.1 for soft distillation
     batch_items   number of images in a micro-batch
     workers       number of processes that decode and augment images. With 0, the training process does so. A script
                   that calls `manyheads.train` with workers needs `if __name__ == "__main__":`, because each worker
@@ -60,10 +53,6 @@ class ImageConfig(TargetConfig):
     resample: Literal["bilinear", "bicubic"] = "bicubic"
     augmentation: Augmentation = field(default_factory=Augmentation)
     smoothing: Annotated[float, Range(0, 1, below=True)] = 0.0
-    teacher: str | None = None
-    distillation: Literal["hard", "soft"] = "hard"
-    share: Rate | None = None
-    temperature: Positive = 3.0
     batch_items: Annotated[int, Range(1, 100_000)] = 64
     workers: Annotated[int, Range(0, 256)] = 0
     training: TrainingConfig = field(default_factory=lambda: TrainingConfig(epochs=1, schedule="constant"))
@@ -71,13 +60,13 @@ class ImageConfig(TargetConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         idle = {"smoothing": self.smoothing, "augmentation.mixup": self.augmentation.mixup,
-                "augmentation.cutmix": self.augmentation.cutmix, "teacher": self.teacher}  # fmt: skip
+                "augmentation.cutmix": self.augmentation.cutmix}  # fmt: skip
         if self.target != "classes" and (given := [name for name, value in idle.items() if value]):
             raise UserError(f"{', '.join(given)}: only for target=classes; leave it out, or set it to 0")
         if self.sampling and self.augmentation.repeats > 1:
             raise UserError("sampling and augmentation.repeats: expected one of them, because both repeat images")
-        if self.class_weights and (self.augmentation.mixes or self.teacher):
-            raise UserError("class_weights: no effect on mixed images or with a teacher; use sampling=balanced")
+        if self.class_weights and self.augmentation.mixes:
+            raise UserError("class_weights: no effect on mixed images; use sampling=balanced")
 
 
 def _adamw(epochs: int, learning_rate: float, warmup: int, **more: Any) -> TrainingConfig:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.source import ImageSource
 from manyheads.data.readers.labeled import REGRESSION_LABELS
 from manyheads.data.readers.splits import SplitData
-from manyheads.errors import UserError, shown
+from manyheads.errors import UserError
 from manyheads.files import JsonObject
 from manyheads.models.presets import FAMILIES, IMAGES, PRESETS, build, full_name, preset, preset_for_data
 from manyheads.models.vit import ViT
@@ -31,11 +30,18 @@ from manyheads.runs.estimate import Plan
 from manyheads.runs.fine_tuning import model_settings, start
 from manyheads.runs.options import Run
 from manyheads.runs.task import DataTask, Job
-from manyheads.tasks.evaluation import EvaluationResult
-from manyheads.tasks.images.distillation import Teacher
+from manyheads.tasks.distillation import (
+    Distillation,
+    check_labels,
+    compare_with_teacher,
+    refuse_without_teacher,
+    warn_of_equal_labels,
+    weights_hash,
+)
 from manyheads.tasks.images.objective import EVALUATION_BATCH, TOP, ImageClassificationObjective, image_metric_names
 from manyheads.tasks.images.predictor import ImageClassifier, preprocessing_of
 from manyheads.tasks.images.recipes import ImageConfig
+from manyheads.tasks.images.teacher import Teacher
 from manyheads.tasks.targets import Target, build_target
 from manyheads.training.distributed import distributed_context
 from manyheads.training.record import Metrics
@@ -51,9 +57,7 @@ class ImageClassification(DataTask[ImageConfig, ImageData]):
 
     def check(self) -> None:
         config, run = self.config, self.run
-        if config.teacher is None:
-            settings = ("distillation", "share", "temperature")
-            run.refuse(settings, "no effect without a teacher: add teacher=RUN", changed_only=True)
+        refuse_without_teacher(config, run)
         if config.data is None:
             hint = "only for your own data: give them with data=PATH, or leave it out"
             run.refuse(("names", "validation", "test"), hint)
@@ -92,9 +96,11 @@ class ImageClassification(DataTask[ImageConfig, ImageData]):
         self._distillation: JsonObject = {}
         if teacher is not None:
             self._distillation["differing_labels"] = objective.differing_labels()
-            _warn_of_equal_labels(self._distillation["differing_labels"], config)
+            if not config.augmentation.mixes:
+                hint = " or stronger augmentation, such as augmentation.mixup=0.8"
+                warn_of_equal_labels(self._distillation["differing_labels"], config, "images", hint)
         flops = costs.training_flops(model)
-        identity = {"labels": list(labels), **({"teacher_weights": _weights_hash(teacher.model)} if teacher else {})}
+        identity = {"labels": list(labels), **({"teacher_weights": weights_hash(teacher.model)} if teacher else {})}
         record = {**config.target_record, **({"distillation": self._distillation} if teacher else {})}
         return Job(model, config.training, objective, flops=flops, identity=identity, record=record)
 
@@ -114,7 +120,7 @@ class ImageClassification(DataTask[ImageConfig, ImageData]):
         result = classifier.evaluate(held)
         if self.config.teacher is not None:
             taught = ImageClassifier(directory.load(self.config.teacher), compute).evaluate(held)
-            self._distillation.update(_compare_with_teacher(taught, result), **_similarity(classifier, held))
+            self._distillation.update(compare_with_teacher(taught, result, "top1"), **_similarity(classifier, held))
         return result.metrics
 
     def example(self, held: ImageData) -> list[str]:
@@ -197,47 +203,8 @@ def _teacher(
     if isinstance(model, ViT) and model.config.distilled and model.config.fused == "softmax":
         logger.info("transformers averages the logits of the two heads, not their softmaxes as this model: for equal "
                     "probabilities, set model.fused=logits")  # fmt: skip
-    labels, teacher_labels = model.labels, loaded.model.labels
-    if teacher_labels != labels:
-        raise UserError(
-            f"{config.teacher}: the teacher has {_labels_text(teacher_labels)}, "
-            f"but the data have {_labels_text(labels)}. Use a teacher with the same labels in the same order."
-        )
-    share = {"hard": 0.5, "soft": 0.1}[config.distillation] if config.share is None else config.share
-    return Teacher(loaded.model, preprocessing_of(loaded), expected, config.distillation, share, config.temperature)
-
-
-def _labels_text(labels: tuple[str, ...]) -> str:
-    return f"{len(labels)} labels ({shown(labels)})" if labels else "no labels"
-
-
-def _weights_hash(model: torch.nn.Module) -> str:
-    """Return a hash of a model's weights, to detect a changed teacher when a run is resumed."""
-    digest = hashlib.sha256()
-    for tensor in model.state_dict().values():
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:16]
-
-
-def _warn_of_equal_labels(differing: float, config: ImageConfig) -> None:
-    """Log a warning if the teacher only repeats the labels of the data, so that hard distillation has no effect.
-
-    differing  fraction of the training images for which the teacher predicts another label
-    """
-    if differing == 0 and config.distillation == "hard" and not config.augmentation.mixes:
-        logger.warning(
-            "the teacher's labels equal those of the first batches of training images, so hard distillation has no "
-            "effect on them; use distillation=soft or stronger augmentation, such as augmentation.mixup=0.8"
-        )
-
-
-def _compare_with_teacher(teacher: EvaluationResult, student: EvaluationResult) -> JsonObject:
-    """Return the teacher's accuracy on the student's test images, and how often teacher and student agree.
-
-    The agreement is the fraction of images for which both predict the same label.
-    """
-    same = [a == b for a, b in zip(teacher.outputs, student.outputs, strict=True)]
-    return {"teacher_top1": teacher.metrics["top1"]["value"], "agreement": sum(same) / len(same)}
+    check_labels(config, loaded.model.labels, model.labels)
+    return Teacher(loaded.model, preprocessing_of(loaded), expected, Distillation.of(config))
 
 
 def _similarity(classifier: ImageClassifier, data: ImageData) -> JsonObject:

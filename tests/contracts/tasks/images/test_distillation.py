@@ -12,7 +12,8 @@ from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.models.presets import preset
 from manyheads.models.resnet import ResNet
 from manyheads.models.vit import ViT
-from manyheads.tasks.images.distillation import Teacher
+from manyheads.tasks.distillation import Distillation
+from manyheads.tasks.images.teacher import Teacher
 
 GRAY = Preprocessing(4, mean=(0.5,), std=(0.5,), channels=1)
 OTHER = Preprocessing(4, mean=(0.1,), std=(0.3,), channels=1)
@@ -48,7 +49,7 @@ def test_hard_distillation_equals_cross_entropy_with_the_teachers_label() -> Non
 def test_soft_distillation_equals_the_divergence_at_a_temperature(tau: float) -> None:
     student = torch.randn(5, 3, generator=torch.Generator().manual_seed(3), requires_grad=True)
     teacher = Linear()
-    found = Teacher(teacher, GRAY, GRAY, "soft", temperature=tau).loss(student, images())
+    found = Teacher(teacher, GRAY, GRAY, Distillation("soft", temperature=tau)).loss(student, images())
     p = (images().flatten(1) @ teacher.weight / tau).softmax(1)
     q = (student / tau).softmax(1)
     assert found.item() == pytest.approx(float(tau**2 * (p * (p / q).log()).sum()), rel=1e-4)
@@ -77,4 +78,4 @@ def test_a_teacher_gets_the_students_resolution_or_is_refused() -> None:
     with pytest.raises(ValueError, match="takes images with 3 channels, the student with 1"):
         Teacher(network, Preprocessing(4, mean=(0.5,) * 3, std=(0.5,) * 3, channels=3), GRAY)
     with pytest.raises(ValueError, match="share is 2"):
-        Teacher(Linear(), GRAY, GRAY, share=2)
+        Distillation(share=2)
