@@ -1,6 +1,6 @@
 # make demo: train a small translator in minutes and use it.   make test: the tests of minutes (make test-system, make test-stress: the others).   make check: format, lint, types.
 # make docs: the site, in build/docs/html.   make notebooks: execute the tutorials (make notebooks TUTORIALS=blog: one of them).   make evidence: for some minutes, the next runs that show what is claimed.
-# make image: the service, in a container.
+# make weights GPT2=DIR BERT=DIR ...: measure published weights that you have (make weights lists what each row needs).   make image: the service, in a container.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && { echo $$p; break; }; done)
 BIN := .venv/bin
@@ -15,7 +15,7 @@ AT_ONCE ?= 1
 BUILDER ?= $(shell for b in docker podman buildah; do $$b info >/dev/null 2>&1 && { echo $$b; break; }; done)
 IMAGE ?= manyheads
 
-.PHONY: demo test test-system test-stress test-processors check check-changed format results evidence notebooks docs image clean
+.PHONY: demo test test-system test-stress test-processors check check-changed format results evidence weights notebooks docs image clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)
@@ -69,6 +69,10 @@ results: $(STAMP)-dev
 
 evidence: $(STAMP)-dev
 	@exec $(BIN)/python -m lab.evidence --minutes $(MINUTES) --device $(DEVICE) --runs $(RUNS) --at-once $(AT_ONCE) $(DATA:%=--data %) $(if $(ONLY),--only $(ONLY))
+
+# variables of the command line are the arguments, so that a mistyped one is reported
+weights: $(STAMP)-dev
+	@$(BIN)/python -m lab.weights $(filter-out PYTHON=%,$(MAKEOVERRIDES)) && $(BIN)/python -m lab.results_table
 
 notebooks: $(STAMP)-docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.build_notebooks $(TUTORIALS)

@@ -10,7 +10,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from lab import complexity_page, evidence_page, rivals_page, service_page, speed_page, survival_page
+from lab import complexity_page, evidence_page, rivals_page, service_page, speed_page, survival_page, weights
 from lab.best_results import main_metric, rank
 from lab.records import (
     ablations,
@@ -334,6 +334,7 @@ PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "docs/measured/serving.md": service_page.PARTS,
     "docs/measured/speed.md": speed_page.PARTS,
     "docs/measured/complexity.md": complexity_page.PARTS,
+    "docs/measured/published-weights.md": weights.PARTS,
     "docs/papers/heads.md": (published_table,),
     "docs/papers/rivals.md": rivals_page.PARTS,
     **{
