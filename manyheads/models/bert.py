@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from manyheads.core.attention import Attention
@@ -40,7 +39,7 @@ from manyheads.core.config import (
     Vocabulary,
 )
 from manyheads.core.dropout import dropout
-from manyheads.core.interface import Encodes
+from manyheads.core.interface import Encodes, OutputProjection
 from manyheads.core.layers import ACTIVATIONS, FeedForward, TokenEmbedding
 from manyheads.core.masks import Mask
 from manyheads.core.positions import PositionTable
@@ -127,6 +126,7 @@ class Bert(Encodes[BertConfig]):
         self.transform = nn.Linear(c.width, c.width) if words else None
         self.transform_norm = nn.LayerNorm(c.width, eps=c.norm_eps) if words else None
         self.output_bias = nn.Parameter(torch.zeros(c.vocab)) if words else None
+        self.projection = OutputProjection()
         self.next_sentence = nn.Linear(c.width, 2) if c.head in ("pretraining", "next_sentence") else None
         logits = {"sequence": len(c.labels), "token": len(c.labels), "question": 2, "choice": 1}.get(c.head)
         self.classifier = None if logits is None else nn.Linear(c.width, logits)
@@ -203,9 +203,14 @@ class Bert(Encodes[BertConfig]):
         assert self.transform_norm is not None
         return self.transform_norm(ACTIVATIONS[self.config.activation](self.transform(states)))
 
+    @property
+    def output_weight(self) -> Tensor:
+        """Return the matrix of the word logits, (V, D), which is the embedding matrix."""
+        return self.embedding.weight
+
     def words(self, states: Tensor) -> Tensor:
         """Return the word logits (..., V) of states (..., D). The output matrix is the embedding matrix."""
-        return F.linear(self.transform_states(states), self.embedding.weight, self.output_bias)
+        return self.projection(self.transform_states(states), self)
 
     def apply_head(self, states: Tensor, shape: torch.Size) -> Tensor | tuple[Tensor, Tensor]:
         """Apply the head to hidden states (B, T, D), or (B * C, T, D) for C candidates, where `shape` is (B, C)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -74,6 +75,8 @@ def parallelize(
     tensor_parallel  number of ranks over which each layer is split
     """
     check_degree(model, tensor_parallel, ranks.world)
+    if tensor_parallel > 1 and compute.compiled:
+        raise UserError("training.tensor_parallel does not support --compile: leave out one of them")
     if ranks.world == 1:
         return ParallelStrategy(ranks)
     import torch.distributed as dist
@@ -158,6 +161,8 @@ class _Sharded(ParallelStrategy):
             group = mesh[next(iter(sizes))].get_group()
             self.data_ranks = DistributedContext(ranks.rank // tensor_parallel, data, ranks.local, group)
             split_model(model, mesh["tensor"])
+            # PyTorch warns of collectives in two dimensions of a mesh, which are needed here.
+            logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
         self._model: Any = _CallModule(model)
         if data > 1:
             _shard(self._model, mesh[tuple(copies)], compute)

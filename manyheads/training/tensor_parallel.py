@@ -12,11 +12,13 @@ norms and position tables, are equal on all ranks.
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
@@ -29,6 +31,9 @@ from manyheads.training.state import as_sharded
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
+
+# Number of token positions per chunk of the loss. It is large, because the ranks exchange sums for each chunk.
+CHUNK = 8192
 
 
 def check_degree(model: nn.Module, degree: int, world: int) -> None:
@@ -44,10 +49,11 @@ def check_degree(model: nn.Module, degree: int, world: int) -> None:
             f"{found} does not divide the number of processes, {world}: set --processes to a multiple of it"
         )
     stacks = [module for module in model.modules() if isinstance(module, Stack)]
-    if not stacks or not all(map(_is_standard, stacks)) or any(isinstance(m, LowRankLinear) for m in model.modules()):
+    others = [m for m in model.modules() if isinstance(m, LowRankLinear | nn.modules.batchnorm._BatchNorm)]
+    if not stacks or others or not all(map(_is_standard, stacks)):
         raise UserError(
             f"{found}: {type(model).__name__} with these settings cannot be split. Supported are models of standard "
-            "Transformer blocks, such as GPT, BERT and the translator, without experts, attention biases or LoRA"
+            "Transformer blocks, such as GPT, BERT and the Transformer, without experts, attention biases or LoRA"
         )
     sizes = [(module.heads, "heads") for module in model.modules() if isinstance(module, Attention)]
     sizes += [(m.expand.out_features, "feed-forward units") for m in model.modules() if isinstance(m, FeedForward)]
@@ -104,10 +110,25 @@ class SplitProjection(OutputProjection):
 def split_vocabulary_loss(
     hidden: Tensor, weight: DTensor, bias: Tensor | None, target: Tensor, *, smoothing: float, pad: int | None
 ) -> Tensor:
-    """Return the sum of the label-smoothed cross-entropy, as `vocabulary_loss`, for a matrix that is split over ranks.
+    """Return the sum of the label-smoothed cross-entropy over N positions, for a matrix that is split over ranks.
 
-    With logits z and the smoothed probabilities q of the true token: loss = logsumexp(z) * sum(q) - sum(q * z). The
-    ranks send each other only the maximum and two sums over their tokens, for each position.
+    The arguments are those of `vocabulary_loss`. If there is more than one chunk of positions, the backward pass
+    computes the logits again, so that the logits of only one chunk are in memory.
+    """
+    loss = partial(_chunk_loss, weight=weight, bias=bias, smoothing=smoothing, pad=pad)
+    if len(hidden) <= CHUNK:
+        return loss(hidden, target)
+    chunks = zip(hidden.split(CHUNK), target.split(CHUNK), strict=True)
+    return torch.stack([checkpoint(loss, h, t, use_reentrant=False) for h, t in chunks]).sum()
+
+
+def _chunk_loss(
+    hidden: Tensor, target: Tensor, *, weight: DTensor, bias: Tensor | None, smoothing: float, pad: int | None
+) -> Tensor:
+    """Return the sum of the loss over some positions.
+
+    With logits z and the smoothed probabilities q, which sum to 1, the loss is logsumexp(z) - sum(q * z). For each
+    position, the ranks send each other only the maximum and two sums over their tokens.
     """
     from torch.distributed.tensor import Shard, distribute_tensor
 
@@ -124,8 +145,8 @@ def split_vocabulary_loss(
         masked = torch.where(ids == pad, -torch.inf, logits)
     peak = masked.detach().amax(-1, keepdim=True)
     log_sum = (masked - peak).exp().sum(-1, keepdim=True).log() + peak  # (N, 1)
-    # The probabilities q sum to 1, because the true token also gets a part of the smoothing.
-    return _full((log_sum - (smoothed * logits).sum(-1, keepdim=True)).sum())
+    # FSDP2 needs a loss that is not a view.
+    return _full((log_sum - (smoothed * logits).sum(-1, keepdim=True)).sum()).clone()
 
 
 def _logits(hidden: Tensor, weight: DTensor, bias: Tensor | None) -> Tensor:
@@ -146,10 +167,10 @@ def _draw_separately(first: nn.Module, last: nn.Module, rank: int) -> None:
     """
     region = ExitStack()
 
-    def enter(*_: object) -> None:
-        if first.training:
-            seed = int(torch.randint(2**62, ()))
-            region.enter_context(torch.random.fork_rng([torch.cuda.current_device()] * torch.cuda.is_available()))
+    def enter(module: nn.Module, inputs: object, output: Tensor) -> None:
+        if module.training:
+            seed = int(torch.randint(2**62, ()))  # equal on all ranks
+            region.enter_context(torch.random.fork_rng([output.device] if output.is_cuda else []))
             torch.manual_seed(seed + rank)
 
     first.register_forward_hook(enter)

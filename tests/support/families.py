@@ -2,7 +2,7 @@
 
     python -m tests.support.families DATA OUT DTYPE PARALLEL [NAME ...]
 
-PARALLEL is "shard", "tensor=N", both with a comma between them, or "-". The losses of every step are in OUT/NAME/metrics.jsonl.
+PARALLEL is "shard", "tensor=N", "shard,tensor=N", or "-". The losses of every step are in OUT/NAME/metrics.jsonl.
 """
 
 import random
