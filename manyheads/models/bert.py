@@ -63,7 +63,9 @@ class BertConfig(LabelConfig):
     head_dropout   dropout before the classifier of the heads "sequence", "token" and "choice". By default, `dropout`
 
     norm           "post": after each residual sum, as published; "pre": before each sublayer and once at the end, which
-                   trains faster (Xiong 2020) but is saved only in the format of this package
+                   trains faster (Xiong 2020)
+    embedding_norm if True, the embeddings have a norm, as published. Megatron-LM's BERT (Shoeybi 2019) has none, and
+                   norm "pre". With norm "pre" and this norm, a model is saved only in the format of this package
 
     The following settings describe RoBERTa (Liu 2019) and DistilBERT (Sanh 2019):
 
@@ -89,6 +91,7 @@ class BertConfig(LabelConfig):
     attention_dropout: Rate = 0.1
     head_dropout: Rate | None = None
     norm: Literal["post", "pre"] = "post"
+    embedding_norm: bool = True
     position_offset: Annotated[int, Range(0, 2**20)] = 0
     pooler_activation: Literal["tanh", "relu"] = "tanh"
     dropout_below_pooler: bool = False
@@ -118,7 +121,7 @@ class Bert(Encodes[BertConfig]):
         self.embedding = TokenEmbedding(c.vocab, c.width, c.pad)
         self.positions = PositionTable(c.max_positions, c.width, "learned", before=c.position_offset)
         self.segments = None if c.segment_types is None else nn.Embedding(c.segment_types, c.width)
-        self.embedding_norm = nn.LayerNorm(c.width, eps=c.norm_eps)
+        self.embedding_norm = nn.LayerNorm(c.width, eps=c.norm_eps) if c.embedding_norm else None
         last = nn.LayerNorm(c.width, eps=c.norm_eps) if c.norm == "pre" else None
         self.encoder = Stack([_block(c) for _ in range(c.layers)], last)
         self.pooler = nn.Linear(c.width, c.width) if c.head in POOLED else None
@@ -189,7 +192,8 @@ class Bert(Encodes[BertConfig]):
             single_type = segments is None or len(self.segments.weight) == 1
             x = x + (self.segments.weight[0] if single_type else self.segments(segments))
         x = self.positions(x) if at is None else x + self.positions.table[at]
-        return dropout(self.embedding_norm(x), self.config.dropout, self.training)
+        x = x if self.embedding_norm is None else self.embedding_norm(x)
+        return dropout(x, self.config.dropout, self.training)
 
     def pool(self, states: Tensor) -> Tensor:
         """Apply the pooler to the hidden state of the first token, [CLS]: states (B, T, D) -> (B, D)."""

@@ -138,10 +138,10 @@ def _chunk_loss(
     ids = distribute_tensor(
         torch.arange(tokens, device=hidden.device), weight.device_mesh, [Shard(0)], src_data_rank=None
     )
-    true = (1.0 - smoothing) * (ids == _replicated(target, weight)[:, None])  # (N, V)
-    smoothed, masked = true, logits
+    smoothed = (ids == _replicated(target, weight)[:, None]).to(logits.dtype) * (1.0 - smoothing)  # (N, V)
+    masked = logits
     if pad is not None:
-        smoothed = true + smoothing / (tokens - 1) * (ids != pad)
+        smoothed = smoothed + (ids != pad).to(logits.dtype) * (smoothing / (tokens - 1))
         masked = torch.where(ids == pad, -torch.inf, logits)
     peak = masked.detach().amax(-1, keepdim=True)
     log_sum = (masked - peak).exp().sum(-1, keepdim=True).log() + peak  # (N, 1)
