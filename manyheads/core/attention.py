@@ -290,8 +290,9 @@ class Attention(nn.Module):
         self.head_width = width // heads if head_width is None else head_width
         self.dropout = dropout
         self.explicit: bool | None = None  # passed to attend(): explicit matrix products or the fused kernel
+        self.key_width = key_width or self.head_width
         value_width, memory_width = heads * self.head_width, memory_width or width
-        key_query_width = heads * (key_width or self.head_width)
+        key_query_width = heads * self.key_width
         input_bias = bias if qkv_bias is None else qkv_bias
         self.query = nn.Linear(width, key_query_width, input_bias)
         self.key = nn.Linear(memory_width, key_query_width, input_bias)

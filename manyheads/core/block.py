@@ -203,8 +203,8 @@ class Stack(nn.Module):
         """
         first = self.blocks[0]
         assert isinstance(first, Block)
-        heads = first.attention.heads
-        return len(self.blocks), heads, max(first.attention.head_width, first.attention.query.out_features // heads)
+        attention = first.attention
+        return len(self.blocks), attention.heads, max(attention.head_width, attention.key_width)
 
     def _has_active_tap(self) -> bool:
         """Return True if activations inside this stack are being recorded or edited.

@@ -1,8 +1,8 @@
-"""Read and write BERT, RoBERTa and DistilBERT, each with its heads, in the format of `transformers`.
+"""Read and write BERT, RoBERTa, DistilBERT and Megatron-LM's BERT with their heads, in the format of `transformers`.
 
-Based on transformers 5.23 (modeling_bert.py, modeling_roberta.py, modeling_distilbert.py) and the files of
-google-bert on the Hub. Such files may contain names of the original release (`LayerNorm.gamma`), stored position ids,
-and poolers that the head does not use.
+Based on transformers 5.23 (modeling_bert.py, modeling_roberta.py, modeling_distilbert.py, modeling_megatron_bert.py)
+and the files of google-bert on the Hub. Such files may contain names of the original release (`LayerNorm.gamma`),
+stored position ids, and poolers that the head does not use.
 
 DistilBERT uses dropout differently in training. Manyheads, like BERT, also applies dropout between attention and the
 residual connection, and uses the dropout rate of the sequence head for the token head, too. Outputs without dropout
@@ -29,7 +29,7 @@ _OLD = {"weight": "gamma", "bias": "beta"}  # names of the LayerNorm parameters 
 
 @dataclass(frozen=True)
 class _Names:
-    """Names that a model family (BERT, RoBERTa or DistilBERT) uses in its files.
+    """Names that a model family, such as BERT or RoBERTa, uses in its files.
 
     prefix         prefix of the encoder's tensors if the model has a head
     architectures  architecture name in config.json for each Manyheads head; the first is the default
@@ -151,6 +151,16 @@ _ROBERTA = _Names(
     decoder="lm_head.decoder", bias="lm_head.bias",
     heads={"question": (None, "qa_outputs"), "sequence": ("classifier.dense", "classifier.out_proj")},
 )  # fmt: skip
+_MEGATRON = replace(
+    _BERT,
+    architectures={head: f"Megatron{name}" for head, name in _BERT.architectures.items()},
+    encoder={
+        **{ours: theirs for ours, theirs in _BERT_ENCODER.items() if not theirs.endswith("LayerNorm")},
+        f"{_BLOCK}.attention_norm": f"{_LAYER}.attention.ln",
+        f"{_BLOCK}.feed_forward_norm": f"{_LAYER}.ln",
+        "encoder.norm": "encoder.ln",
+    },
+)
 _DISTILBERT_LAYERS = {
     "embedding_norm": "embeddings.LayerNorm",
     **{f"{_BLOCK}.attention.{name}": f"transformer.layer.{{}}.attention.{letters}_lin"
@@ -207,13 +217,16 @@ _TEXT: tuple[SettingRow, ...] = (  # settings that BERT and DistilBERT share
     Setting("pad", "pad_token_id", default=0),
     Setting("max_positions", "max_position_embeddings", default=512),
 )
-_SIZES: tuple[SettingRow, ...] = (  # settings that BERT and RoBERTa share
-    *SIZES,
-    FEED_FORWARD,
+_ENCODER: tuple[SettingRow, ...] = (  # settings that BERT, RoBERTa and Megatron-LM's BERT share
     Setting("segment_types", "type_vocab_size", default=2),
     Setting("norm_eps", "layer_norm_eps", default=1e-12),
     Setting("dropout", "hidden_dropout_prob", default=0.1),
     Setting("attention_dropout", "attention_probs_dropout_prob", default=0.1),
+)
+_SIZES: tuple[SettingRow, ...] = (  # settings that BERT and RoBERTa share
+    *SIZES,
+    FEED_FORWARD,
+    *_ENCODER,
     Setting("head_dropout", "classifier_dropout", default=None),
 )
 # Keys of config.json that do not change the output in transformers, and keys that the function `infer` reads.
@@ -221,7 +234,7 @@ _IGNORED = """
     decoder_start_token_id eos_token_id output_past pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
     pooler_size_per_head sinusoidal_pos_embds tie_weights_
 """
-_PUBLISHED = {"norm": "post"}  # position of the layer norms (before or after each sublayer)
+_PUBLISHED = {"norm": "post", "embedding_norm": True}  # positions of the layer norms
 _PLAIN = {
     **_PUBLISHED,
     "position_offset": 0,
@@ -255,6 +268,20 @@ BERT = _family(
     "bert", _BERT,
     (*_TEXT, activation("hidden_act"), *_SIZES),
     _PLAIN, _NO_DECODER,
+)  # fmt: skip
+MEGATRON_BERT = _family(
+    "megatron-bert", _MEGATRON,
+    (
+        Setting("vocab", "vocab_size", default=29_056),
+        *_TEXT[1:],
+        activation("hidden_act"),
+        Setting("width", "hidden_size", default=1024),
+        Setting("layers", "num_hidden_layers", default=24),
+        Setting("heads", "num_attention_heads", default=16),
+        Setting("feed_forward", "intermediate_size", default=4096),
+        *_ENCODER,
+    ),
+    {**_PLAIN, "norm": "pre", "embedding_norm": False, "head_dropout": None}, _NO_DECODER,
 )  # fmt: skip
 ROBERTA = _family(
     "roberta", _ROBERTA,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from manyheads.interop.bert import BERT, DISTILBERT, ROBERTA, XLM_ROBERTA
+from manyheads.interop.bert import BERT, DISTILBERT, MEGATRON_BERT, ROBERTA, XLM_ROBERTA
 from manyheads.interop.bit import BIT, TIMM_BIT
 from manyheads.interop.clip import CLIP, CLIP_VISION
 from manyheads.interop.detr import DETR
@@ -18,8 +18,8 @@ from manyheads.interop.vit import DEIT, TIMM_VIT, VIT
 
 # Formats of saved models in order of preference: a model is saved in the first format that can represent it.
 _FORMATS: tuple[AnyFamily, ...] = (
-    MARIAN, PEGASUS, BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, GPT2, OPENAI_GPT, IMAGEGPT, VIT, DEIT, DINOV2,
-    DINOV2_REGISTERS, CLIP_VISION, CLIP, RESNET, DETR, EFFICIENTNET, REGNET, BIT, *OWN,
+    MARIAN, PEGASUS, BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, MEGATRON_BERT, GPT2, OPENAI_GPT, IMAGEGPT, VIT, DEIT,
+    DINOV2, DINOV2_REGISTERS, CLIP_VISION, CLIP, RESNET, DETR, EFFICIENTNET, REGNET, BIT, *OWN,
 )  # fmt: skip
 FAMILIES = {family.model_type: family for family in _FORMATS}
 # Formats of timm by the beginning of the architecture name, such as vit_tiny_patch16_224. Models are read in these

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from manyheads.core.attention import Attention
@@ -40,7 +39,7 @@ from manyheads.core.config import (
     Vocabulary,
 )
 from manyheads.core.dropout import dropout
-from manyheads.core.interface import Encodes
+from manyheads.core.interface import Encodes, OutputProjection
 from manyheads.core.layers import ACTIVATIONS, FeedForward, TokenEmbedding
 from manyheads.core.masks import Mask
 from manyheads.core.positions import PositionTable
@@ -64,7 +63,9 @@ class BertConfig(LabelConfig):
     head_dropout   dropout before the classifier of the heads "sequence", "token" and "choice". By default, `dropout`
 
     norm           "post": after each residual sum, as published; "pre": before each sublayer and once at the end, which
-                   trains faster (Xiong 2020) but is saved only in the format of this package
+                   trains faster (Xiong 2020)
+    embedding_norm if True, the embeddings have a norm, as published. Megatron-LM's BERT (Shoeybi 2019) has none, and
+                   norm "pre". With norm "pre" and this norm, a model is saved only in the format of this package
 
     The following settings describe RoBERTa (Liu 2019) and DistilBERT (Sanh 2019):
 
@@ -90,6 +91,7 @@ class BertConfig(LabelConfig):
     attention_dropout: Rate = 0.1
     head_dropout: Rate | None = None
     norm: Literal["post", "pre"] = "post"
+    embedding_norm: bool = True
     position_offset: Annotated[int, Range(0, 2**20)] = 0
     pooler_activation: Literal["tanh", "relu"] = "tanh"
     dropout_below_pooler: bool = False
@@ -119,7 +121,7 @@ class Bert(Encodes[BertConfig]):
         self.embedding = TokenEmbedding(c.vocab, c.width, c.pad)
         self.positions = PositionTable(c.max_positions, c.width, "learned", before=c.position_offset)
         self.segments = None if c.segment_types is None else nn.Embedding(c.segment_types, c.width)
-        self.embedding_norm = nn.LayerNorm(c.width, eps=c.norm_eps)
+        self.embedding_norm = nn.LayerNorm(c.width, eps=c.norm_eps) if c.embedding_norm else None
         last = nn.LayerNorm(c.width, eps=c.norm_eps) if c.norm == "pre" else None
         self.encoder = Stack([_block(c) for _ in range(c.layers)], last)
         self.pooler = nn.Linear(c.width, c.width) if c.head in POOLED else None
@@ -127,6 +129,7 @@ class Bert(Encodes[BertConfig]):
         self.transform = nn.Linear(c.width, c.width) if words else None
         self.transform_norm = nn.LayerNorm(c.width, eps=c.norm_eps) if words else None
         self.output_bias = nn.Parameter(torch.zeros(c.vocab)) if words else None
+        self.projection = OutputProjection()
         self.next_sentence = nn.Linear(c.width, 2) if c.head in ("pretraining", "next_sentence") else None
         logits = {"sequence": len(c.labels), "token": len(c.labels), "question": 2, "choice": 1}.get(c.head)
         self.classifier = None if logits is None else nn.Linear(c.width, logits)
@@ -189,7 +192,8 @@ class Bert(Encodes[BertConfig]):
             single_type = segments is None or len(self.segments.weight) == 1
             x = x + (self.segments.weight[0] if single_type else self.segments(segments))
         x = self.positions(x) if at is None else x + self.positions.table[at]
-        return dropout(self.embedding_norm(x), self.config.dropout, self.training)
+        x = x if self.embedding_norm is None else self.embedding_norm(x)
+        return dropout(x, self.config.dropout, self.training)
 
     def pool(self, states: Tensor) -> Tensor:
         """Apply the pooler to the hidden state of the first token, [CLS]: states (B, T, D) -> (B, D)."""
@@ -203,9 +207,14 @@ class Bert(Encodes[BertConfig]):
         assert self.transform_norm is not None
         return self.transform_norm(ACTIVATIONS[self.config.activation](self.transform(states)))
 
+    @property
+    def output_weight(self) -> Tensor:
+        """Return the matrix of the word logits, (V, D), which is the embedding matrix."""
+        return self.embedding.weight
+
     def words(self, states: Tensor) -> Tensor:
         """Return the word logits (..., V) of states (..., D). The output matrix is the embedding matrix."""
-        return F.linear(self.transform_states(states), self.embedding.weight, self.output_bias)
+        return self.projection(self.transform_states(states), self)
 
     def apply_head(self, states: Tensor, shape: torch.Size) -> Tensor | tuple[Tensor, Tensor]:
         """Apply the head to hidden states (B, T, D), or (B * C, T, D) for C candidates, where `shape` is (B, C)."""

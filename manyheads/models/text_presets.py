@@ -82,6 +82,8 @@ _BERT = {
     "base-uncased": _bert(12, 768),
     "base-cased": _bert(12, 768, 28_996),
     "large-uncased": _bert(24, 1024),
+    # Shoeybi 2019, section 5.3, in the format of transformers
+    "megatron-345m": {**_bert(24, 1024, 29_056), "norm": "pre", "embedding_norm": False},
 }
 
 

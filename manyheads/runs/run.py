@@ -38,6 +38,7 @@ from manyheads.training.loop import Summary, train
 from manyheads.training.record import add_own_run, commit, write_result
 from manyheads.training.run_directory import RUN, locked_run_directory
 from manyheads.training.schedules import steps_per_epoch
+from manyheads.training.tensor_parallel import check_degree
 from manyheads.versions import upgrade
 
 logger = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ def carry_out(task: Task[C, D]) -> JsonObject | None:
     commit()  # Read the Git commit of the source code now, because the files may change before the run ends.
     with _run_directory(run), compute.settings(), _closing(task):
         with without_info():  # This call loads the model of --init. It is loaded again below, with the same log lines.
-            check_selection(task.plan().model, config.training, new=run.new)
+            _check_model(run, task.plan().model, config.training)
         if run.saved and ranks.first and not run.resume:
             write_json(run.out / "state" / RUN, run.saved)  # so that --resume works before the first checkpoint
         before = last_checkpoint(run.out) if run.resume else {}
@@ -161,12 +162,12 @@ def _build(task: Task[C, D], before: JsonMapping, compute: ComputeConfig) -> Bui
 def _dry_run(task: Task[C, D], compute: ComputeConfig) -> JsonObject:
     """Read the data and build the model as a run does, then return the settings and the estimated cost of the run."""
     run, config, planned = task.run, task.config, task.plan()
-    check_selection(planned.model, config.training, new=run.new)
+    _check_model(run, planned.model, config.training)
     if not run.reads:
         return estimate(run.recipe, config, planned, compute)
     built = _build(task, {}, compute)
     job, training = built.job, built.job.training
-    check_selection(job.model, training)
+    _check_model(run, job.model, training)
     steps = steps_per_epoch(training, len(job.objective.batches(0)))
     config, planned = replace(config, training=training), replace(planned, model=job.model)
     return estimate(run.recipe, config, planned, compute, steps, len(built.splits.train))
@@ -182,6 +183,13 @@ def _train(task: Task[C, D], built: Built[D], identity: JsonMapping, compute: Co
         record={**run.saved, **settings, "record": {"data": built.description, **job.record}}, progress=run.progress,
         callbacks=run.callbacks,
     )  # fmt: skip
+
+
+def _check_model(run: Run, model: Model[Config], training: TrainingConfig) -> None:
+    """Raise UserError if settings of the training do not fit the model or the number of processes."""
+    check_selection(model, training, new=run.new)
+    degree = training.tensor_parallel
+    check_degree(model, degree, degree if run.dry_run else max(run.processes, distributed_context().world))
 
 
 def _scored_split(config: RunConfig) -> str:

@@ -10,7 +10,16 @@ from manyheads.files import JsonMapping, JsonObject
 
 BUDGETS = ("steps", "epochs", "minutes")
 # names of the settings that users may change when they resume a run
-RESUMABLE = (*BUDGETS, "patience", "validate_every", "log_every", "keep_every", "shard", "checkpointing")
+RESUMABLE = (
+    *BUDGETS,
+    "patience",
+    "validate_every",
+    "log_every",
+    "keep_every",
+    "shard",
+    "tensor_parallel",
+    "checkpointing",
+)
 LORA_DEFAULTS = (16.0, 0.0, ("query", "value"))  # lora_alpha, lora_dropout and lora_layers
 DECAY_SCHEDULES = ("linear", "cosine")  # learning-rate schedules that depend on the total number of steps
 Beta = Annotated[float, Range(0, 1, below=True)]
@@ -48,6 +57,8 @@ class TrainingConfig(Config):
                       memory. The gradients are identical
     shard             method of training in several processes. If true, weights, gradients and optimizer state are split
                       over the processes (FSDP2). If false, each process has a copy of them (DDP)
+    tensor_parallel   number of processes that split each layer among them (Shoeybi 2019). Each such group of processes
+                      reads the same rows of a batch
     average           number of sets of weights whose mean becomes the final weights. The last weights are one of them
     average_every     steps between two sets of weights for `average`. With none, it equals `checkpoint_every`
     ema               decay of an exponential moving average that replaces the final weights, such as 0.9999. The decay
@@ -93,6 +104,7 @@ class TrainingConfig(Config):
     accumulate: Count = 1
     checkpointing: bool = False
     shard: bool = False
+    tensor_parallel: Annotated[int, Range(1, 1024)] = 1
     average: Annotated[int, Range(1, 1000)] = 1
     average_every: Count | None = None
     ema: Annotated[float, Range(0, 1, above=True, below=True)] | None = None

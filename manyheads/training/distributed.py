@@ -29,7 +29,7 @@ from manyheads.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch.distributed import Store
+    from torch.distributed import ProcessGroup, Store
 
 logger = logging.getLogger(__name__)
 
@@ -53,11 +53,13 @@ class DistributedContext:
     rank   index of this process, from 0
     world  number of processes
     local  index of this process among those on its machine, which is also the index of its GPU
+    group  processes among which the methods communicate. By default, all processes of the run
     """
 
     rank: int = 0
     world: int = 1
     local: int = 0
+    group: ProcessGroup | None = None
 
     @property
     def first(self) -> bool:
@@ -79,7 +81,7 @@ class DistributedContext:
         import torch.distributed as dist
 
         reduced = torch.tensor(numbers, dtype=torch.float64, device="cpu")
-        dist.all_reduce(reduced, dist.ReduceOp.MAX if maximum else dist.ReduceOp.SUM)
+        dist.all_reduce(reduced, dist.ReduceOp.MAX if maximum else dist.ReduceOp.SUM, group=self.group)
         return reduced.tolist()
 
     def all_reduce_sum(self, tensor: Tensor) -> Tensor:
@@ -87,7 +89,7 @@ class DistributedContext:
         if self.world > 1:
             import torch.distributed as dist
 
-            dist.all_reduce(tensor)
+            dist.all_reduce(tensor, group=self.group)
         return tensor
 
     def broadcast(self, make: Callable[[], T]) -> T:
@@ -101,7 +103,7 @@ class DistributedContext:
         import torch.distributed as dist
 
         objects: list[Any] = [make() if self.first else None]
-        dist.broadcast_object_list(objects, device=torch.device("cpu"))
+        dist.broadcast_object_list(objects, device=torch.device("cpu"), group=self.group, group_src=0)
         return objects[0]
 
     def all_gather(self, value: T) -> list[T]:
@@ -111,7 +113,7 @@ class DistributedContext:
         import torch.distributed as dist
 
         values = [value] * self.world
-        dist.all_gather_object(values, value)
+        dist.all_gather_object(values, value, group=self.group)
         return values
 
     def wait(self) -> None:
@@ -157,7 +159,8 @@ def distributed_context() -> DistributedContext:
     import torch
     import torch.distributed as dist
 
-    ranks = DistributedContext(*(int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")))
+    rank, world, local = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    ranks = DistributedContext(rank, world, local)
     if not ranks.first:
         sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     gpus = torch.cuda.device_count()

@@ -41,17 +41,18 @@ class _RemoteError(NamedTuple):
 
 
 @contextmanager
-def divide_batches(*, same_calls: bool = False) -> Iterator[None]:
+def divide_batches(ranks: DistributedContext | None = None, *, same_calls: bool = False) -> Iterator[None]:
     """Divide the batches of all `distributed_map` calls in this `with` block among the ranks.
 
     Collective: all ranks make the same calls.
 
+    ranks       ranks that compute different batches. By default, all ranks of the run
     same_calls  True if every rank must compute the same number of batches. A rank that has no batch left in the last
                 round then computes the batch of another rank and drops the result. Sharded models need this, because
                 all ranks take part when the weights of a model block are gathered
     """
     with reraise_peer_failure():
-        before = _division.set(_Division(distributed_context(), same_calls))
+        before = _division.set(_Division(ranks or distributed_context(), same_calls))
         try:
             yield
         finally:

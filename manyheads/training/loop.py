@@ -96,7 +96,7 @@ def train(
         summary = start_or_resume(session, record, resume=resume)
         if summary is None:
             position = session.counters.epoch, session.counters.index
-            groups = prefetch(step_groups(objective, *position, config.accumulate, ranks))
+            groups = prefetch(step_groups(objective, *position, config.accumulate, session.data_ranks))
             with RunLog(session, flops, progress, callbacks) as log, session.checkpoints, closing(groups):
                 summary = run_steps(session, groups, log, signals, release_memory)
         # A signal may have reached only one rank, so all ranks exchange the received signals.

@@ -8,6 +8,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from manyheads.training.state import as_sharded
+from manyheads.training.tensor_parallel import split_vocabulary_loss
+
 # Number of token positions per chunk. The logits of 512 positions x 10,000 tokens are 20 MB in float32 and fit into the
 # cache of a CPU.
 CHUNK = 512
@@ -55,6 +58,8 @@ def vocabulary_loss(
     The arguments are those of `smoothed_cross_entropy`, but no target may be padding or negative.
     """
     assert pad is not None or smoothing == 0.0, "label smoothing needs a padding token"
+    if (split := as_sharded(weight)) is not None:
+        return split_vocabulary_loss(hidden, split, bias, target, smoothing=smoothing, pad=pad)
     # Without detach, PyTorch would compute the gradient of a parameter even in inference.
     if not torch.is_grad_enabled():
         hidden, weight, bias = hidden.detach(), weight.detach(), None if bias is None else bias.detach()

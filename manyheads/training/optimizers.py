@@ -10,6 +10,7 @@ from manyheads.core.interface import Model
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
 from manyheads.training.config import TrainingConfig
+from manyheads.training.state import mesh_of
 from manyheads.training.tuning import layer_rates
 
 
@@ -37,15 +38,16 @@ def _groups(model: nn.Module, config: TrainingConfig) -> list[JsonObject]:
     """Return the trainable parameters in groups that share a weight decay and a factor of the learning rate."""
     undecayed = {id(model.get_parameter(name)) for name in model.undecayed} if isinstance(model, Model) else set()
     rates = layer_rates(model, config.layer_decay) if config.layer_decay < 1 else {}
-    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    groups: dict[tuple[float, float, object], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             decayed = parameter.ndim >= 2 and id(parameter) not in undecayed
-            key = rates.get(name, 1.0), config.weight_decay if decayed else 0.0
+            # PyTorch's fused kernels cannot mix parameters that are split over different meshes of ranks.
+            key = rates.get(name, 1.0), config.weight_decay if decayed else 0.0, mesh_of(parameter)
             groups.setdefault(key, []).append(parameter)
     if not groups:
         raise UserError("the model has no trainable parameters")
-    return [{"params": p, "rate": rate, "weight_decay": decay} for (rate, decay), p in groups.items()]
+    return [{"params": p, "rate": rate, "weight_decay": decay} for (rate, decay, _), p in groups.items()]
 
 
 class BertAdam(torch.optim.Optimizer):

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
 
 from manyheads.core.block import Stack
 from manyheads.core.runtime import ComputeConfig
 from manyheads.errors import UserError
 from manyheads.training.distributed import DistributedContext
-from manyheads.training.state import as_sharded, weights
+from manyheads.training.state import as_sharded, by_mesh, weights
+from manyheads.training.tensor_parallel import check_degree, split_model
 from manyheads.training.tuning import FrozenNorm
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
 T = TypeVar("T")
 
 
 class ParallelStrategy:
-    """Strategy for running the model in the training loop. This base class is for a single process."""
+    """Strategy for running the model in the training loop. This base class is for a single process.
+
+    data_ranks  ranks among which the rows of a batch are divided
+    """
+
+    def __init__(self, ranks: DistributedContext) -> None:
+        self.data_ranks = ranks
 
     def compute(self, function: Callable[..., T], *arguments: object, counted: bool = True) -> T:
         """Call a function that uses the model, and return the result of the function.
@@ -39,9 +49,9 @@ class ParallelStrategy:
         """
         return nullcontext()
 
-    def full_tensor(self, tensor: Tensor) -> Tensor:
-        """Return the full tensor of a tensor that may be sharded. Collective: all ranks must call it."""
-        return tensor
+    def total_norm(self, gradients: Iterable[Tensor]) -> Tensor:
+        """Return the norm of all gradients together. Collective: all ranks must call it."""
+        return get_total_norm(gradients)
 
     def full_tensors(self, tensors: Mapping[str, Tensor], *, on_all_ranks: bool = False) -> dict[str, Tensor]:
         """Return the full tensors for the given sharded tensors, on rank 0 only, or on all ranks if `on_all_ranks`."""
@@ -56,20 +66,26 @@ class ParallelStrategy:
 
 
 def parallelize(
-    model: nn.Module, ranks: DistributedContext, compute: ComputeConfig, *, shard: bool
+    model: nn.Module, ranks: DistributedContext, compute: ComputeConfig, *, shard: bool, tensor_parallel: int = 1
 ) -> ParallelStrategy:
     """Return the parallel strategy for these ranks, and copy the weights of rank 0 to all ranks.
 
-    shard  if True, split parameters, gradients and optimizer state over the ranks (FSDP2). If False, each rank has a
-           copy of them (DDP)
+    shard            if True, split parameters, gradients and optimizer state over the ranks (FSDP2). If False, each
+                     rank has a copy of them (DDP)
+    tensor_parallel  number of ranks over which each layer is split
     """
+    check_degree(model, tensor_parallel, ranks.world)
+    if tensor_parallel > 1 and compute.compiled:
+        raise UserError("training.tensor_parallel does not support --compile: leave out one of them")
     if ranks.world == 1:
-        return ParallelStrategy()
+        return ParallelStrategy(ranks)
     import torch.distributed as dist
 
     for tensor in weights(model).values():
         dist.broadcast(tensor, 0)
-    return _Sharded(model, ranks, compute) if shard else _Replicated(model, ranks, compute)
+    if shard or tensor_parallel > 1:
+        return _Sharded(model, ranks, compute, shard=shard, tensor_parallel=tensor_parallel)
+    return _Replicated(model, ranks, compute)
 
 
 class _CallModule(nn.Module):
@@ -89,7 +105,7 @@ class _CallModule(nn.Module):
 
 class _Replicated(ParallelStrategy):
     def __init__(self, model: nn.Module, ranks: DistributedContext, compute: ComputeConfig) -> None:
-        self._ranks = ranks
+        super().__init__(ranks)
         self._norms = _synchronize_norms(model)
         # Buffers need no broadcast, because they are equal on all ranks. A parameter that a batch does not use gets no
         # gradient, as in a single process.
@@ -107,10 +123,10 @@ class _Replicated(ParallelStrategy):
         return nullcontext() if last else self._model.no_sync()
 
     def full_tensors(self, tensors: Mapping[str, Tensor], *, on_all_ranks: bool = False) -> dict[str, Tensor]:
-        return dict(tensors) if on_all_ranks or self._ranks.first else {}
+        return dict(tensors) if on_all_ranks or self.data_ranks.first else {}
 
     def save(self, save: Callable[[], T]) -> T | None:
-        return save() if self._ranks.first else None
+        return save() if self.data_ranks.first else None
 
 
 class _Sharded(ParallelStrategy):
@@ -118,42 +134,55 @@ class _Sharded(ParallelStrategy):
 
     The weights of each block are gathered when the block runs; the other parameters are gathered once per pass. With
     bf16, blocks are gathered in bf16, but gradients are summed and weights are updated in float32.
+
+    With tensor parallelism, consecutive ranks have different parts of each layer, and the weights of each part are
+    sharded or replicated over the other dimension of the mesh. FSDP2 does both, because DDP does not support DTensor.
     """
 
-    def __init__(self, model: nn.Module, ranks: DistributedContext, compute: ComputeConfig) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        ranks: DistributedContext,
+        compute: ComputeConfig,
+        *,
+        shard: bool,
+        tensor_parallel: int = 1,
+    ) -> None:
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+        super().__init__(ranks)
         self._ranks, self._unwrapped = ranks, model
         self._norms = _synchronize_norms(model)
-        mesh = init_device_mesh(compute.device_type, (ranks.world,))
-        narrow = torch.bfloat16 if compute.precision == "bf16" else None
-        policy = MixedPrecisionPolicy(
-            param_dtype=narrow, reduce_dtype=torch.float32 if narrow else None, cast_forward_inputs=False
-        )
-        for stack in (module for module in model.modules() if isinstance(module, Stack)):
-            for block in stack.blocks:
-                fully_shard(block, mesh=mesh, mp_policy=policy)
-        self._model: Any = fully_shard(
-            _CallModule(model), mesh=mesh, mp_policy=MixedPrecisionPolicy(cast_forward_inputs=False)
-        )
+        data = ranks.world // tensor_parallel
+        copies = {"shard": data} if shard else {"replicate": data, "shard": 1}
+        sizes = copies | ({"tensor": tensor_parallel} if tensor_parallel > 1 else {})
+        mesh = init_device_mesh(compute.device_type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+        if tensor_parallel > 1:
+            group = mesh[next(iter(sizes))].get_group()
+            self.data_ranks = DistributedContext(ranks.rank // tensor_parallel, data, ranks.local, group)
+            split_model(model, mesh["tensor"])
+            # PyTorch warns of collectives in two dimensions of a mesh, which are needed here.
+            logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
+        self._model: Any = _CallModule(model)
+        if data > 1:
+            _shard(self._model, mesh[tuple(copies)], compute)
 
     def compute(self, function: Callable[..., T], *arguments: object, counted: bool = True) -> T:
         for norm in self._norms:
             norm.counted = counted
         result = self._model(function, *arguments)
-        if not torch.is_grad_enabled():
+        if self.data_ranks.world > 1 and not torch.is_grad_enabled():
             self._model.reshard()  # During training, the backward pass frees the gathered weights.
         return result
 
-    def full_tensor(self, tensor: Tensor) -> Tensor:
-        sharded = as_sharded(tensor)
-        return tensor if sharded is None else sharded.full_tensor()
+    def total_norm(self, gradients: Iterable[Tensor]) -> Tensor:
+        norms = [_full_tensor(get_total_norm(group)) for group in by_mesh(gradients)]
+        return norms[0] if len(norms) == 1 else get_total_norm(norms)
 
     def full_tensors(self, tensors: Mapping[str, Tensor], *, on_all_ranks: bool = False) -> dict[str, Tensor]:
         gathered = {}
         for name, tensor in tensors.items():
-            full = self.full_tensor(tensor).cpu()
+            full = _full_tensor(tensor).cpu()
             if on_all_ranks or self._ranks.first:
                 gathered[name] = full
         return gathered
@@ -166,6 +195,25 @@ class _Sharded(ParallelStrategy):
         # Models tie weights by sharing a module. `tie_weights=True` would replace shared weights twice and restore them
         # wrongly.
         return torch.func.functional_call(computing, full, (save,), strict=False, tie_weights=False)
+
+
+def _shard(model: _CallModule, mesh: DeviceMesh, compute: ComputeConfig) -> None:
+    """Shard the weights of each block, and of the rest of the model, over the mesh (FSDP2)."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    narrow = torch.bfloat16 if compute.precision == "bf16" else None
+    policy = MixedPrecisionPolicy(
+        param_dtype=narrow, reduce_dtype=torch.float32 if narrow else None, cast_forward_inputs=False
+    )
+    for stack in (module for module in model.modules() if isinstance(module, Stack)):
+        for block in stack.blocks:
+            fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=MixedPrecisionPolicy(cast_forward_inputs=False))
+
+
+def _full_tensor(tensor: Tensor) -> Tensor:
+    sharded = as_sharded(tensor)
+    return tensor if sharded is None else sharded.full_tensor()
 
 
 class _AllReduceSum(torch.autograd.Function):

@@ -79,6 +79,7 @@ class TrainingSession:
     parameters      trained parameters
     ema_weights     exponential moving average of the weights by name; empty without `config.ema`
     seconds_before  wall time of earlier sessions
+    data_ranks      ranks among which the rows of a batch are divided
     stopped         True if a callback of rank 0 stops the session
 
     A new session is at step 0, on the device of the model. All ranks get the weights of rank 0.
@@ -99,13 +100,17 @@ class TrainingSession:
         self.objective, self.config, self.out, self.compute = objective, config, out, compute
         self.batches_per_epoch, self.resume_command, self.max_minutes = batches, resume_command, max_minutes
         self.model, self.ranks = objective.model, distributed_context()
+        degree = {"tensor_parallel": config.tensor_parallel} if config.tensor_parallel > 1 else {}
         self.identity: JsonObject = {
             "config": as_dict(config), "settings": json.loads(json.dumps(dict(settings))), "batches": batches,
-            "environment": {**compute.describe(), **self.ranks.shown},
+            "environment": {**compute.describe(), **self.ranks.shown, **degree},
         }  # fmt: skip
         select_trained(self.model, config)
         _set_checkpointing(self.model, config.checkpointing)
-        self.strategy = parallelize(self.model, self.ranks, compute, shard=config.shard)
+        self.strategy = parallelize(
+            self.model, self.ranks, compute, shard=config.shard, tensor_parallel=config.tensor_parallel
+        )
+        self.data_ranks = self.strategy.data_ranks
         self.optimizer = optimizer_for(self.model, config)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.learning_rate = schedule(config, steps_per_epoch(config, batches))
@@ -150,7 +155,7 @@ class TrainingSession:
         The ranks divide the batches among them, and all ranks get the same values.
         """
         self.model.eval()
-        with torch.no_grad(), divide_batches(same_calls=self.config.shard):
+        with torch.no_grad(), divide_batches(self.data_ranks, same_calls=self.config.shard):
             values = self.strategy.compute(self.objective.validate)
         self.model.train()
         assert values.keys() == self.objective.metrics.keys(), (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from manyheads.errors import UserError, is_out_of_memory, shown
 from manyheads.files import JsonObject
 
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
 
 
@@ -113,6 +114,20 @@ def as_sharded(tensor: Tensor) -> DTensor | None:
 
     assert isinstance(tensor, DTensor)
     return tensor
+
+
+def mesh_of(tensor: Tensor) -> DeviceMesh | None:
+    """Return the mesh of ranks over which the tensor is sharded; None if it is not sharded."""
+    sharded = as_sharded(tensor)
+    return None if sharded is None else sharded.device_mesh
+
+
+def by_mesh(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
+    """Group tensors by the mesh of ranks over which they are sharded. PyTorch's functions of lists need one mesh."""
+    groups: dict[DeviceMesh | None, list[Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault(mesh_of(tensor), []).append(tensor)
+    return list(groups.values())
 
 
 def _local_shard(tensor: Tensor, saved: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.nn.utils import clip_grads_with_norm_
 
 from manyheads.core.block import trainable_stacks
 from manyheads.errors import UserError, is_out_of_memory
@@ -21,7 +21,7 @@ from manyheads.training.distributed import DistributedContext
 from manyheads.training.objective import Batch, Loss
 from manyheads.training.prefetching import Group, batch_arrays
 from manyheads.training.session import TrainingSession
-from manyheads.training.state import Counters, seed_step, update_ema
+from manyheads.training.state import Counters, by_mesh, seed_step, update_ema
 
 
 class NonFiniteError(UserError):
@@ -53,15 +53,15 @@ def train_step(session: TrainingSession, group: Group) -> StepResult:
     If the loss or the gradient is not finite, no weight changes, and `diagnose` finds the first such tensor.
     """
     config, counters, ranks, model = session.config, session.counters, session.ranks, session.model
-    counts = group.counts(ranks)
+    counts = group.counts(session.data_ranks)
     if ranks.world > 1:
-        seed_step(config.seed, counters.step, ranks.rank)
+        seed_step(config.seed, counters.step, session.data_ranks.rank)
     buffers = [buffer.clone() for buffer in model.buffers()] if config.skip_nonfinite else []
     sums = accumulate_gradients(session, group, counts)
-    totals = ranks.all_reduce_sum(sums.totals)
-    total_norm = get_total_norm([p.grad for p in session.parameters if p.grad is not None])
+    totals = session.data_ranks.all_reduce_sum(sums.totals)
+    total_norm = session.strategy.total_norm([p.grad for p in session.parameters if p.grad is not None])
     # Only this line of a step makes the CPU wait for the GPU.
-    gradient_norm, loss, correct = torch.stack([session.strategy.full_tensor(total_norm).to(totals), *totals]).tolist()
+    gradient_norm, loss, correct = torch.stack([total_norm.to(totals), *totals]).tolist()
     skipped = None
     if math.isfinite(gradient_norm + loss):
         _update_weights(session, total_norm)
@@ -84,7 +84,8 @@ def train_step(session: TrainingSession, group: Group) -> StepResult:
 def _update_weights(session: TrainingSession, total_norm: Tensor) -> None:
     config, step = session.config, session.counters.step
     if config.clip is not None:
-        clip_grads_with_norm_(session.parameters, config.clip, total_norm)
+        for parameters in by_mesh(session.parameters):
+            clip_grads_with_norm_(parameters, config.clip, total_norm)
     for parameter_group in session.optimizer.param_groups:
         parameter_group["lr"] = parameter_group["rate"] * session.learning_rate(step + 1)
     session.optimizer.step()
@@ -125,7 +126,7 @@ def accumulate_gradients(session: TrainingSession, group: Group, counts: list[in
                 loss = parts.scaled(counts)
             # DDP and FSDP average the gradients of all ranks. The factor `world`, the number of ranks, turns this mean
             # into a sum. A rank without rows contributes zero gradients.
-            ((loss if counted else 0.0 * loss) / (counts[0] / session.ranks.world)).backward()
+            ((loss if counted else 0.0 * loss) / (counts[0] / session.data_ranks.world)).backward()
         assert parts.count == batch.items, "the loss must be a sum over the targets of its batch"
         losses.append(loss.detach())
         has_classes = parts.correct is not None
@@ -165,7 +166,7 @@ def diagnose(session: TrainingSession, group: Group, counts: list[int], losses: 
     """
     if session.ranks.world > 1:
         session.optimizer.zero_grad()
-        seed_step(session.config.seed, session.counters.step, session.ranks.rank)
+        seed_step(session.config.seed, session.counters.step, session.data_ranks.rank)
         losses = accumulate_gradients(session, group, counts, local=True).losses
     return _first_bad_tensor(session, group.batches, losses)
 

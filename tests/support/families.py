@@ -1,8 +1,8 @@
 """Train a tiny run of each family, alone or under torchrun.
 
-    python -m tests.support.families DATA OUT DTYPE SHARD [NAME ...]
+    python -m tests.support.families DATA OUT DTYPE PARALLEL [NAME ...]
 
-The losses of every step are in OUT/NAME/metrics.jsonl.
+PARALLEL is "shard", "tensor=N", "shard,tensor=N", or "-". The losses of every step are in OUT/NAME/metrics.jsonl.
 """
 
 import random
@@ -103,10 +103,11 @@ def write_data(folder: Path) -> None:
     (folder / "pairs.tsv").write_text("sentence1\tsentence2\tlabel\n" + "\n".join(rows) + "\n")
 
 
-def run(name: str, data: Path, out: Path, shard: bool, *, resume: bool = False, **rhythm: Any) -> None:
+def run(name: str, data: Path, out: Path, parallel: str = "-", *, resume: bool = False, **rhythm: Any) -> None:
     """`rhythm`: settings of the training in the place of the common ones."""
     recipe, settings = FAMILIES[name]
-    settings = {**settings, "threads": 1, "training.shard": shard}
+    shard, tensor = parallel.startswith("shard"), int(parallel.partition("tensor=")[2] or 1)
+    settings = {**settings, "threads": 1, "training.shard": shard, "training.tensor_parallel": tensor}
     settings |= {f"training.{key}": value for key, value in {**COMMON, **rhythm}.items()}
     if "data" in settings:
         settings["data"] = str(data / settings["data"])
@@ -121,7 +122,7 @@ def score_nothing() -> None:
 
 
 def main() -> None:
-    data, out, dtype, shard = Path(sys.argv[1]), Path(sys.argv[2]), getattr(torch, sys.argv[3]), sys.argv[4] == "shard"
+    data, out, dtype = Path(sys.argv[1]), Path(sys.argv[2]), getattr(torch, sys.argv[3])
     torch.set_default_dtype(dtype)
     if dtype == torch.float64:  # what no user meets: images and validations in float64
         from_numpy: Any = torch.from_numpy
@@ -130,7 +131,7 @@ def main() -> None:
     score_nothing()
     distributed_context()
     for name in sys.argv[5:] or FAMILIES:
-        run(name, data, out, shard)
+        run(name, data, out, sys.argv[4])
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ class MaskedLMObjective(TextObjective[Bert, PretrainingData]):
         masked = self.model.transform_states(states.flatten(0, 1)[batch.at])  # (N, D)
         model = self.model
         words = smoothed_cross_entropy(
-            masked, model.embedding.weight, model.output_bias, batch.answers, smoothing=0.0, pad=None
+            masked, model.output_weight, model.output_bias, batch.answers, smoothing=0.0, pad=None
         )
         if batch.follows is None:
             return Loss(words, batch.items)

@@ -21,6 +21,7 @@ INFERRED: dict[str, set[str]] = {
     "roberta": {"head", "labels", "position_offset"},
     "xlm-roberta": {"head", "labels", "position_offset"},
     "distilbert": {"head", "labels"},
+    "megatron-bert": {"head", "labels"},
     "gpt2": _GPT,
     "openai-gpt": _GPT,
     "resnet": {"labels"},

@@ -1,4 +1,7 @@
-"""Parity of RoBERTa and DistilBERT with transformers: every head, both directions, values and gradients, both modes."""
+"""Parity of RoBERTa, DistilBERT and Megatron-LM's BERT with transformers.
+
+Every head, both directions, values and gradients, both modes.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,10 @@ ARCHITECTURES = {
     "distilbert": {"none": "DistilBertModel", "masked_lm": "DistilBertForMaskedLM",
                    "token": "DistilBertForTokenClassification", "sequence": "DistilBertForSequenceClassification",
                    "question": "DistilBertForQuestionAnswering"},
+    "megatron-bert": {"pooler": "MegatronBertModel", "pretraining": "MegatronBertForPreTraining",
+                      "sequence": "MegatronBertForSequenceClassification",
+                      "token": "MegatronBertForTokenClassification",
+                      "question": "MegatronBertForQuestionAnswering"},
 }  # fmt: skip
 KINDS = [(family, head) for family, heads in ARCHITECTURES.items() for head in heads]
 LENGTHS = torch.tensor([12, 5, 9, 1])
@@ -39,6 +46,13 @@ def config_of(family: str, head: str, **settings: Any) -> Any:
             "layer_norm_eps": 1e-5, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
         }  # fmt: skip
         return transformers.RobertaConfig(**{**sizes, **labels, **settings})
+    if family == "megatron-bert":
+        sizes = {
+            "vocab_size": 53, "hidden_size": 30, "num_hidden_layers": 3, "num_attention_heads": 5,
+            "intermediate_size": 17, "max_position_embeddings": 18, "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+        }  # fmt: skip
+        return transformers.MegatronBertConfig(**{**sizes, **labels, **settings})
     sizes = {
         "vocab_size": 53, "dim": 30, "n_layers": 3, "n_heads": 5, "hidden_dim": 17, "max_position_embeddings": 18,
         "dropout": 0.0, "attention_dropout": 0.0, "qa_dropout": 0.0, "seq_classif_dropout": 0.0,
@@ -55,11 +69,13 @@ def theirs(family: str, head: str, **settings: Any) -> Any:
 def ours(family: str, head: str) -> Bert:
     torch.manual_seed(0)
     kind: dict[str, Any] = {"segment_types": None, "pooler_activation": "relu", "pad": 0}
+    if family == "megatron-bert":
+        kind = {"norm": "pre", "embedding_norm": False, "pad": 0}
     if family == "roberta":
         kind = {"segment_types": 1, "position_offset": 4, "dropout_below_pooler": True, "pad": 3}
     config = BertConfig(
         vocab=37, width=21, layers=2, heads=3, feed_forward=34, max_positions=19, head=head,  # type: ignore[arg-type]
-        labels=LABELS.get(head, ()), dropout=0.0, attention_dropout=0.0, head_dropout=0.0, **kind,
+        labels=LABELS.get(head, ()), dropout=0.0, attention_dropout=0.0, **kind,
     )  # fmt: skip
     return randomize(Bert(config), config.pad)
 
@@ -76,7 +92,8 @@ def answers(model: nn.Module, tokens: Tensor) -> list[Tensor]:
     real = torch.arange(12) < LENGTHS[:, None]
     if isinstance(model, Bert):
         output = model(tokens, LENGTHS)
-        parts = [*output.unbind(-1)] if model.config.head == "question" else [output]
+        outputs = list(output) if isinstance(output, tuple) else [output]
+        parts = [*output.unbind(-1)] if model.config.head == "question" else outputs
         parts += [model.pool(output)] if model.config.head == "pooler" else []
     else:
         parts = list(model(input_ids=tokens, attention_mask=real.long()).to_tuple())

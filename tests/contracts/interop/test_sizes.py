@@ -35,6 +35,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "distilbert": lambda: transformers.DistilBertModel(
         transformers.DistilBertConfig(vocab_size=40, dim=8, n_layers=1, n_heads=2, hidden_dim=8)
     ),
+    "megatron-bert": lambda: transformers.MegatronBertModel(transformers.MegatronBertConfig(**BERT)),
     "gpt2": lambda: transformers.GPT2LMHeadModel(
         transformers.GPT2Config(vocab_size=40, n_embd=8, n_layer=1, n_head=2, n_positions=20, n_inner=9, eos_token_id=1)
     ),

@@ -84,7 +84,7 @@ def test_ranks_share_a_validation(make: Any, same_calls: bool, tmp_path: Path, m
     calls.clear()
     world = 2
     barrier, values = threading.Barrier(world), [None] * world
-    ranks = {f"rank_{rank}": ThreadRanks(rank, world, rank, barrier, values) for rank in range(world)}
+    ranks = {f"rank_{rank}": ThreadRanks(rank, world, rank, None, barrier, values) for rank in range(world)}
     monkeypatch.setattr(division, "distributed_context", lambda: ranks[threading.current_thread().name])
 
     def validate(rank: int) -> dict[str, float]:

@@ -66,7 +66,7 @@ class Watched:
         before()
         status = 0
         try:
-            families.run(name, data, self.out, False, resume=True, **rhythm(name))
+            families.run(name, data, self.out, resume=True, **rhythm(name))
         except KeyboardInterrupt as error:
             print(error, file=sys.stderr)
             status = 130

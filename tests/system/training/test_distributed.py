@@ -128,7 +128,7 @@ def faulty(session, group):
 
 loop.train_step = faulty
 families.score_nothing()
-families.run("text-classifier", Path(sys.argv[1]), Path(sys.argv[1]), sys.argv[2] == "shard", skip_nonfinite=1)
+families.run("text-classifier", Path(sys.argv[1]), Path(sys.argv[1]), sys.argv[2], skip_nonfinite=1)
 """
 
 

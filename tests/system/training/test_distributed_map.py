@@ -15,7 +15,7 @@ from tests.system.training.test_distributed import TORCHRUN, called, manyheads
 def test_any_number_of_processes_prints_equal_output(tmp_path: Path, worlds: tuple[int, ...]) -> None:
     write_data(tmp_path)
     for name in {arguments[1] for arguments, _ in CALLS.values()}:
-        run(name, tmp_path, tmp_path, False, steps=4)
+        run(name, tmp_path, tmp_path, steps=4)
     for world in (1, *worlds):
         out = tmp_path / str(world)
         out.mkdir()

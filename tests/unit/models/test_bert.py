@@ -65,6 +65,7 @@ def everything(output: Any) -> Tensor:
         ("large-uncased", {}, 335_141_888),
         ("large-uncased", {"head": "masked_lm"}, 335_174_458),
         ("large-uncased", {"head": "pretraining"}, 336_226_108),
+        ("megatron-345m", {}, 333_640_704),
         ("tiny", {}, 4_385_920),
         ("mini", {}, 11_170_560),
         ("small", {}, 28_763_648),
@@ -78,7 +79,7 @@ def test_published_counts(name: str, settings: dict[str, Any], count: int) -> No
 
 def test_every_preset_has_a_count_and_unknown_ones_are_suggested() -> None:
     names = {name.removeprefix("bert/") for name in PRESETS if name.startswith("bert/")}
-    assert names == {"tiny", "mini", "small", "medium", "base-uncased", "base-cased", "large-uncased"}
+    assert names == {"tiny", "mini", "small", "medium", "base-uncased", "base-cased", "large-uncased", "megatron-345m"}
     with pytest.raises(ValueError, match="unknown preset 'bert/huge': did you mean bert/"):
         preset("bert/huge")
     with pytest.raises(ValueError, match="unknown settings depth"):
