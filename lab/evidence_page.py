@@ -21,7 +21,7 @@ Scores = dict[int, float]  # score by seed
 class Bar:
     """Requirement of a claim for its runs.
 
-    of      an entry of the list: its records are NAME, or NAME-SEED
+    of      an entry of the list: its records are NAME, or NAME-SEED. NAME-*-ROW is a row of an entry with several
     than    another entry, or peers/NAME: then the difference of both counts, seed by seed
     metric  name of the metric
     least   minimum of the mean; most: its maximum. A difference must also be above zero with 95% confidence
@@ -133,8 +133,8 @@ def paired(first: Sequence[float], second: Sequence[float]) -> tuple[float, floa
 
 
 def scores(records: Mapping[str, Any], name: str, metric: str) -> Scores:
-    """Return the scores of the records NAME and NAME-SEED, by seed."""
-    pattern = re.compile(rf"{re.escape(name)}(-\d+)?")
+    """Return the scores of the records NAME and NAME-SEED, or of NAME-SEED-ROW for the name NAME-*-ROW, by seed."""
+    pattern = re.compile(re.escape(name).replace(r"\*", r"\d+") + r"(-\d+)?")
     return {r["seed"]: r["metrics"][metric]["value"] for key, r in records.items() if pattern.fullmatch(key)}
 
 
@@ -209,7 +209,7 @@ def _judged(bar: Bar | Lead, listed: list[Listed], records: Mapping[str, Any]) -
     if isinstance(bar, Lead):
         return bar.judged()
     # The first seed of some entries was recorded before the list existed.
-    wanted = len([run for run in listed if run.entry == bar.of])
+    wanted = len([run for run in listed if run.entry == bar.of.partition("-*")[0]])
     wanted += bar.of in records and bar.of not in {run.name for run in listed}
     return bar.judged(records, max(wanted, 1))
 

@@ -312,6 +312,7 @@ PAPERS = {
     ),
     "vit": ("image-classification", "mnist/vit", "cifar10/vit"),
     "deit": ("deit/ablate", "cifar10/deit", "cifar10/vit", "cifar10/resnet"),
+    "biases": ("agreement", "moved-digits"),
     "squeeze-excitation": ("cifar10/se",),
     "cnn-teachers": (),
     "nonlocal": ("moving-digits", "direction", "cifar10/nonlocal"),

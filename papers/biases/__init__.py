@@ -1,0 +1,1 @@
+"""Transfer of inductive biases through distillation (Abnar, Dehghani & Zuidema 2020)."""
