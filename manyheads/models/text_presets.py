@@ -84,6 +84,15 @@ _BERT = {
     "large-uncased": _bert(24, 1024),
 }
 
+# RoBERTa (Liu 2019, appendix A); its positions begin after the id of the padding token, which is 1
+_ROBERTA_LIKE: Settings = {
+    "pad": 1, "position_offset": 2, "segment_types": 1, "dropout_below_pooler": True, "norm_eps": 1e-5
+}  # fmt: skip
+_ROBERTA = {
+    name: {**_bert(layers, width, 50_265), **_ROBERTA_LIKE}
+    for name, layers, width in (("tiny", 2, 128), ("base", 12, 768), ("large", 24, 1024))
+}
+
 
 def _gpt2(layers: int, width: int, heads: int) -> Settings:
     return {"vocab": 50257, "end": 50256, "layers": layers, "width": width, "heads": heads}
@@ -120,6 +129,7 @@ TEXT_PRESETS: dict[str, Settings] = {
     **named("universal-sequence", {n: {**s, "vocab": _UNIVERSAL_VOCABULARY} for n, s in _UNIVERSAL.items()}),
     **{name: {"width": 128, **settings, **_vocabularies(10_000, 10_000)} for name, settings in _RIVALS.items()},
     **named("bert", _BERT),
+    **named("roberta", _ROBERTA),
     "text-classifier/textbook": {},
     "text-classifier/corrected": {"positions": "learned", "masked": True},
     **named("sequence-baseline", {kind: {"kind": kind} for kind in ("rnn", "lstm", "gru", "bilstm", "conv1d")}),

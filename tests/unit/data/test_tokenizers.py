@@ -22,7 +22,8 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, BertTokenizer, GPT2Tokenizer, PreTrainedTokenizerBase
 
 from manyheads.data.text import tokenizers
-from manyheads.data.text.tokenizers import load_tokenizer, positions_after_truncation, train_bpe, train_wordpiece
+from manyheads.data.text.tokenizers import load_tokenizer, train_bpe, train_wordpiece
+from manyheads.data.text.windows import positions_after_truncation
 from tests.paths import ROOT
 
 WORDS = [
