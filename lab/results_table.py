@@ -305,6 +305,7 @@ PAPERS = {
     "bytenet": (),
     "experts": (),
     "bert": ("bert/pretraining", "bert/imdb", "bert/imdb-1000", "sst2", "mrpc", "conll2003", "xquad", "tagging"),
+    "roberta": ("bert/roberta",),
     "directions": ("reading",),
     "gpt": (
         "language-modeling", "language-modeling/tiny-shakespeare", "language-modeling/tiny-shakespeare-gpu",

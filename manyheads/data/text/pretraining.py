@@ -59,17 +59,17 @@ def mask_token(tokenizer: Tokenizer) -> str | None:
 class Rules:
     """Rules for making pretraining examples from documents.
 
-    length         maximum number of tokens in an example, including [CLS] and [SEP]
-    next_sentence  if True, an example is a pair of spans, for next-sentence prediction: the second span follows the
-                   first, or is from another document. If False, an example is one span of a document
-    full_sentences if True, an example is filled with consecutive sentences up to the maximum length. It may cross the
-                   end of a document, where a separator token is added (Liu 2019, section 4.2)
-    share          fraction of the tokens to predict
-    predictions    maximum number of tokens to predict in an example. By default, there is no limit
-    short          fraction of the documents for which a random, shorter length is used
-    whole_words    if True, mask all pieces of a word together
-    copies         number of epochs after which the examples repeat; the paper used ten. By default, new examples are
-                   sampled in each epoch
+    length          maximum number of tokens in an example, including [CLS] and [SEP]
+    next_sentence   if True, an example is a pair of spans, for next-sentence prediction: the second span follows the
+                    first, or is from another document. If False, an example is one span of a document
+    full_sentences  if True, an example is filled with consecutive sentences up to the maximum length. It may cross the
+                    end of a document, where a separator token is added (Liu 2019, section 4.2)
+    share           fraction of the tokens to predict
+    predictions     maximum number of tokens to predict in an example. By default, there is no limit
+    short           fraction of the documents for which a random, shorter length is used
+    whole_words     if True, mask all pieces of a word together
+    copies          number of epochs after which the examples repeat; the paper used ten. By default, new examples are
+                    sampled in each epoch
     """
 
     length: int = 128

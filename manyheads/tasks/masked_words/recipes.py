@@ -32,29 +32,29 @@ def _paper_config(**settings: Any) -> TrainingConfig:
 class PretrainingConfig(Config):
     """Settings of a pretraining run for BERT.
 
-    data           path of a text file with blank lines between documents, of a table with a text in the `column` of
-                   every row, or of a directory of such files. With none, the documentation in Python's standard library
-                   is used
-    validation     validation data in the same format. With none, 5% of the training documents are held out
-    column         name of the column that holds the text, for tables
-    preset         name of the BERT or RoBERTa preset, such as mini; `model` overrides its fields
-    model          overrides fields of the preset, such as model.layers=4
-    tokenizer      kind of vocabulary: "wordpiece" (BERT) or "byte-bpe" (RoBERTa)
-    vocabulary     size of the vocabulary, which is trained on the text
-    lowercase      if true, all text is converted to lower case. WordPiece also strips accents then
-    next_sentence  if true, the model is also trained on next-sentence prediction. If false, a training example is a
-                   single span of text
-    full_sentences if true, a training example is filled with consecutive sentences up to `length`, across the ends of
-                   documents (RoBERTa). It requires next_sentence=false
-    length         maximum number of tokens in a training example
-    share          fraction of tokens to predict: 15% in the paper; 40% is better according to Wettig 2022
-    predictions    maximum number of tokens to predict in a training example. With none, there is no limit. The paper's
-                   limit, 20 of 128 tokens, is never reached
-    whole_words    if true, all subwords of a word are masked together
-    copies         number of differently masked copies of the data, after which the copies repeat (10 in the paper).
-                   With none, every epoch has new masks
-    batch_tokens   maximum number of tokens in a micro-batch, including padding
-    threads        number of CPU threads. With none, PyTorch chooses it
+    data            path of a text file with blank lines between documents, of a table with a text in the `column` of
+                    every row, or of a directory of such files. With none, the documentation in Python's standard
+                    library is used
+    validation      validation data in the same format. With none, 5% of the training documents are held out
+    column          name of the column that holds the text, for tables
+    preset          name of the BERT or RoBERTa preset, such as mini; `model` overrides its fields
+    model           overrides fields of the preset, such as model.layers=4
+    tokenizer       kind of vocabulary: "wordpiece" (BERT) or "byte-bpe" (RoBERTa)
+    vocabulary      size of the vocabulary, which is trained on the text
+    lowercase       if true, all text is converted to lower case. WordPiece also strips accents then
+    next_sentence   if true, the model is also trained on next-sentence prediction. If false, a training example is a
+                    single span of text
+    full_sentences  if true, a training example is filled with consecutive sentences up to `length`, across the ends of
+                    documents (RoBERTa). It requires next_sentence=false
+    length          maximum number of tokens in a training example
+    share           fraction of tokens to predict: 15% in the paper; 40% is better according to Wettig 2022
+    predictions     maximum number of tokens to predict in a training example. With none, there is no limit. The paper's
+                    limit, 20 of 128 tokens, is never reached
+    whole_words     if true, all subwords of a word are masked together
+    copies          number of differently masked copies of the data, after which the copies repeat (10 in the paper).
+                    With none, every epoch has new masks
+    batch_tokens    maximum number of tokens in a micro-batch, including padding
+    threads         number of CPU threads. With none, PyTorch chooses it
     """
 
     data: str | None = None

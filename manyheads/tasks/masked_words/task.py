@@ -13,10 +13,11 @@ from manyheads.data.readers.column import ConcatenatedTexts
 from manyheads.data.readers.documents import BREAK, Documents
 from manyheads.data.readers.splits import SplitData
 from manyheads.data.sources.running_text import DocumentSource
-from manyheads.data.text.pretraining import PretrainingData, Special, continuations
+from manyheads.data.text.pretraining import PretrainingData, Special, continuations, mask_token
 from manyheads.data.text.tokenized_documents import TokenizedDocuments
-from manyheads.data.text.tokenizers import BERT_TOKENS, PAD, train_roberta_bpe, train_wordpiece
+from manyheads.data.text.tokenizers import BERT_TOKENS, PAD, load_tokenizer, train_roberta_bpe, train_wordpiece
 from manyheads.errors import UserError
+from manyheads.interop.tokenizer import TOKENIZERS
 from manyheads.models.bert import Bert, BertConfig, Head
 from manyheads.models.presets import build, preset_for_data
 from manyheads.runs.checks import log_warnings
@@ -59,7 +60,7 @@ class Pretraining(DataTask[PretrainingConfig, Documents]):
         return Job(objective.model, config.training, objective, flops=_flops(objective), record=record)
 
     def example(self, held: Documents) -> list[str]:
-        mask = "[MASK]" if self.config.tokenizer == "wordpiece" else "<mask>"
+        mask = mask_token(load_tokenizer(self.run.out / TOKENIZERS[0]))
         return ["fill", f"{brief(held.documents[0]).rpartition(' ')[0]} {mask}"]
 
 
