@@ -311,6 +311,7 @@ PAPERS = {
         "language-modeling", "language-modeling/tiny-shakespeare", "language-modeling/tiny-shakespeare-gpu",
         "single-sentence",
     ),
+    "gpt3": (),
     "vit": ("image-classification", "mnist/vit", "cifar10/vit"),
     "deit": ("deit/ablate", "cifar10/deit", "cifar10/vit", "cifar10/resnet"),
     "squeeze-excitation": ("cifar10/se",),

@@ -22,7 +22,7 @@ def test_model_sizes_match_publications_in_order(tmp_path: Path) -> None:
 
 
 def test_the_training_of_gpt3_costs_what_the_paper_says() -> None:
-    """Parameters of table D.1 in millions; FLOPs of 6 for each parameter and token, with attention scores in addition."""
+    """Compare with table D.1: parameters in millions, and 6 FLOPs for each parameter and token."""
     published = dict(zip(GPT3_FLOPS, (125, 356, 760, 1320, 2650, 6660, 12_850, 174_600), strict=True))
     for name, millions in published.items():
         count = sum(costs.parameters(costs.preset_model(name)).values())
