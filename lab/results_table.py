@@ -305,11 +305,13 @@ PAPERS = {
     "bytenet": (),
     "experts": (),
     "bert": ("bert/pretraining", "bert/imdb", "bert/imdb-1000", "sst2", "mrpc", "conll2003", "xquad", "tagging"),
+    "roberta": ("bert/roberta",),
     "directions": ("reading",),
     "gpt": (
         "language-modeling", "language-modeling/tiny-shakespeare", "language-modeling/tiny-shakespeare-gpu",
         "single-sentence",
     ),
+    "gpt3": (),
     "vit": ("image-classification", "mnist/vit", "cifar10/vit"),
     "deit": ("deit/ablate", "cifar10/deit", "cifar10/vit", "cifar10/resnet"),
     "biases": ("agreement", "moved-digits"),

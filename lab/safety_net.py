@@ -132,6 +132,7 @@ CASES = {
     "translation/blog": Case(BLOG, pairs),
     "translation/wmt14-base": Case({**TRANSLATOR, "source": "en", "target": "de"}, pairs),
     "translation/wmt14-big": Case({**TRANSLATOR, "source": "en", "target": "de"}, pairs),
+    "bert/roberta": Case({**BERT, "vocabulary": 300}, running_text),
     "bert/imdb": Case(BERT, running_text),
     "bert/imdb-1000": Case(FINE_TUNED, REVIEWS),
     "text-classification": Case({"batch_items": 16}),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from manyheads.cli.loading import PRECISION, PROCESSES, data_options, ensemble, in_processes, model_for
 from manyheads.cli.output import check_file, check_new, document, print_metrics, table
-from manyheads.cli.parser import JSON, MODEL, Flag, Option, Verbs
+from manyheads.cli.parser import JSON, MODEL, Flag, Option, Verbs, whole
 from manyheads.cli.tables import columns_option
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
@@ -30,6 +30,8 @@ def add(verbs: Verbs) -> None:
                Path),
         Flag("--overwrite", "replace an existing file of --errors"),
         Flag("--truncate", "shorten texts that exceed the model's maximum length"),
+        Option("--shots", "K", "let a language model complete pairs (columns input, output) after K examples",
+               whole(0, 10_000)),
         columns_option("columns of --data", *ROLES),
         ensemble(), PRECISION, PROCESSES,
         example="manyheads evaluate runs/translation --data test.tsv",
@@ -52,6 +54,10 @@ def _evaluate(options: argparse.Namespace) -> None:
         more["columns"] = kind(**options.columns)
     if wrong := [n for n in more if "rerank" not in model.verbs and (n, model.reads) != ("columns", "images")]:
         raise UserError(f"{options.model}: --{wrong[0]} applies to classifiers and encoders of texts")
+    if options.shots is not None:
+        if "generate" not in model.verbs or model.reads != "texts":
+            raise UserError(f"{options.model}: --shots applies to language models")
+        more["shots"] = options.shots
     reports = model.reports
     for report in ("by_label", "confusion", "errors"):
         if vars(options)[report] and report not in reports:

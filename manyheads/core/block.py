@@ -170,10 +170,10 @@ class Stack(nn.Module):
         """
         recompute = self.checkpointing and torch.is_grad_enabled() and cache is None and not self._has_active_tap()
         x = self.tap.on_residual(x)
-        for layer, block in enumerate(self.blocks):
+        for layer, (block, mask_of_block) in enumerate(zip(self.blocks, self.masks(mask), strict=True)):
             apply = partial(checkpoint, block, use_reentrant=False) if recompute else block
             x = apply(
-                x, mask=mask, bias=bias, memory=memory, memory_mask=memory_mask, cache=cache, layer=layer,
+                x, mask=mask_of_block, bias=bias, memory=memory, memory_mask=memory_mask, cache=cache, layer=layer,
                 positions=positions,
             )  # (B, T, D)  # fmt: skip
         return x if self.norm is None else self.norm(x)
@@ -181,9 +181,13 @@ class Stack(nn.Module):
     def states(self, x: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None) -> list[Tensor]:
         """Return the input of the first block and the output of each block, each (B, T, D), before the final norm."""
         states = [self.tap.on_residual(x)]
-        for block in self.blocks:
-            states.append(block(states[-1], mask=mask, bias=bias))
+        for block, mask_of_block in zip(self.blocks, self.masks(mask), strict=True):
+            states.append(block(states[-1], mask=mask_of_block, bias=bias))
         return states
+
+    def masks(self, mask: Mask | None) -> list[Mask | None]:
+        """Return the mask of each block, given the mask of the whole stack."""
+        return [mask] * len(self.blocks)
 
     def new_cache(self, batch: int, capacity: int, like: Tensor) -> KVCache:
         """Return an empty key-value cache for at most `capacity` positions, with the dtype and device of `like`.
@@ -213,6 +217,24 @@ class Stack(nn.Module):
         twice.
         """
         return any(isinstance(module, Tap) and module.is_active for module in self.modules())
+
+
+class BandedStack(Stack):
+    """Stack in which every second block, from the second, attends only to near tokens (Brown 2020, section 2.1).
+
+    window  number of tokens that these blocks attend to: the token itself, and the tokens before it
+
+    The compiled kernels and the recorded steps of a GPU have one mask for all blocks, so this stack runs in PyTorch.
+    """
+
+    def __init__(self, blocks: Sequence[Block], norm: nn.LayerNorm | None = None, *, window: int) -> None:
+        super().__init__(blocks, norm)
+        self.window = window
+
+    def masks(self, mask: Mask | None) -> list[Mask | None]:
+        mask = mask or Mask()
+        banded = mask & Mask(window=self.window - 1, offset=mask.offset)
+        return [banded if layer % 2 else mask for layer in range(len(self.blocks))]
 
 
 def trainable_stacks(model: nn.Module) -> list[Stack]:

@@ -135,6 +135,8 @@ def graphs(model: Model[Config]) -> dict[str, Graph]:
         raise UserError("a model with experts cannot be exported as a graph: their work depends on the tokens")
     if type(model) is Transformer:
         return _translator(model)
+    if isinstance(model, GPT) and model.config.window is not None:
+        raise UserError(f"window is {model.config.window}: a graph has one mask for all blocks; convert to safetensors")
     if isinstance(model, GPT) and model.classifier is None:
         return {"model": _gpt(model)}
     if isinstance(model, Bert | TextClassifier | GPT):

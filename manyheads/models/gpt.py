@@ -1,10 +1,11 @@
-"""GPT (Radford 2018) and GPT-2 (Radford 2019): a stack of Transformer blocks that predicts the next token.
+"""GPT (Radford 2018), GPT-2 (Radford 2019) and GPT-3 (Brown 2020): blocks that predict the next token.
 
     tokens -> embed + learned positions -> N x [causal self-attention, feed-forward] (-> norm) -> logits
 
 GPT applies a norm after each residual sum, as in Vaswani 2017. GPT-2 applies a norm before each sublayer and once after
 the last block. In GPT-2, the initial weights of the 2 N projections that add to the residual stream are divided by
-sqrt(2 N), because their outputs add up. The output projection is the embedding matrix (tied).
+sqrt(2 N), because their outputs add up. The output projection is the embedding matrix (tied). In GPT-3, every second
+block attends only to the last `window` tokens.
 
 If the model is fine-tuned on labels, it computes them from the state of the last token of a text, which has attended to
 all other tokens (Radford 2018, section 3.2): logits = linear(state), without a bias.
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from manyheads.core.attention import Attention
-from manyheads.core.block import Block, Stack
+from manyheads.core.block import BandedStack, Block, Stack
 from manyheads.core.cache import KVCache
 from manyheads.core.config import Epsilon, Heads, LabelConfig, Labels, Layers, Length, Rate, Size, TokenId, Vocabulary
 from manyheads.core.dropout import dropout
@@ -42,6 +43,8 @@ class GPTConfig(LabelConfig, ExpertConfig):
                   of experts, each with `expert_size` or 4 * width hidden units
     norm          "pre": before each sublayer and after the last block (GPT-2); "post": after each residual sum (GPT)
     bias          True if linear layers and layer norms have biases; False if they have none, as in nanoGPT
+    window        number of tokens, including itself, that a token attends to in every second block, from the second
+                  (GPT-3). By default, all blocks attend to all earlier tokens
     dropout       dropout of each sublayer's output and before the classifier; `embedding_dropout` is for the sum of
                   token and position embeddings
     head          "language": logits of the next token; "sequence": logits of the `labels` of a text
@@ -60,6 +63,7 @@ class GPTConfig(LabelConfig, ExpertConfig):
     norm_eps: Epsilon = 1e-5
     bias: bool = True
     max_positions: Length = 1024
+    window: Size | None = None
     dropout: Rate = 0.1
     attention_dropout: Rate = 0.1
     embedding_dropout: Rate = 0.1
@@ -117,7 +121,8 @@ class GPT(CausalDecoder[GPTConfig]):
         self.embedding, self.output_bias = TokenEmbedding(c.vocab, c.width), None
         self.positions = PositionTable(c.max_positions, c.width, "learned")
         norm = nn.LayerNorm(c.width, eps=c.norm_eps) if c.norm == "pre" else None
-        self.decoder = Stack([_block(c) for _ in range(c.layers)], norm)
+        blocks = [_block(c) for _ in range(c.layers)]
+        self.decoder = Stack(blocks, norm) if c.window is None else BandedStack(blocks, norm, window=c.window)
         self.classifier = nn.Linear(c.width, len(c.labels), bias=False) if c.head == "sequence" else None
         self._initialize()
 

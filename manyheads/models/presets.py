@@ -53,6 +53,7 @@ FAMILIES = {
     "convs2s": Family("convs2s", "ConvS2SConfig", "ConvS2S", "Gehring 2017"),
     "bytenet": Family("bytenet", "ByteNetConfig", "ByteNet", "Kalchbrenner 2016"),
     "bert": Family("bert", "BertConfig", "Bert", "Devlin 2018"),
+    "roberta": Family("bert", "BertConfig", "Bert", "Liu 2019"),
     "text-classifier": Family("text_classifier", "TextClassifierConfig", "TextClassifier", "Chollet 2021"),
     "sequence-baseline": Family("sequence_baselines", "SequenceBaselineConfig", "SequenceBaseline", "Chollet 2021"),
     "tfidf": Family("tfidf", "TfidfConfig", "Tfidf", "Salton & Buckley 1988"),

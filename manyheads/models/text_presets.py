@@ -86,6 +86,15 @@ _BERT = {
     "megatron-345m": {**_bert(24, 1024, 29_056), "norm": "pre", "embedding_norm": False},
 }
 
+# RoBERTa (Liu 2019, appendix A); its positions begin after the id of the padding token, which is 1
+_ROBERTA_LIKE: Settings = {
+    "pad": 1, "position_offset": 2, "segment_types": 1, "dropout_below_pooler": True, "norm_eps": 1e-5
+}  # fmt: skip
+_ROBERTA = {
+    name: {**_bert(layers, width, 50_265), **_ROBERTA_LIKE}
+    for name, layers, width in (("tiny", 2, 128), ("base", 12, 768), ("large", 24, 1024))
+}
+
 
 def _gpt2(layers: int, width: int, heads: int) -> Settings:
     return {"vocab": 50257, "end": 50256, "layers": layers, "width": width, "heads": heads}
@@ -109,9 +118,22 @@ _GPT: dict[str, Settings] = {
     "gpt2/355m": _gpt2(24, 1024, 16),
     "gpt2/774m": _gpt2(36, 1280, 20),
     "gpt2/1558m": _gpt2(48, 1600, 25),
-    # Sizes from Brown 2020, table 2.1, only for counting parameters. In the paper, every second layer uses local
-    # attention.
-    "gpt3/175b": {**_gpt2(96, 12_288, 96), "max_positions": 2048},
+    # Sizes from Brown 2020, table 2.1. The number of heads of XL (24 in the paper) and the width of 13B (5,140) follow
+    # from the head width and from the parameter counts in table D.1. The paper does not state the window; this is that
+    # of GPT-Neo.
+    **{
+        f"gpt3/{name}": {**_gpt2(*sizes), "max_positions": 2048, "window": 256}
+        for name, *sizes in (
+            ("125m", 12, 768, 12),
+            ("350m", 24, 1024, 16),
+            ("760m", 24, 1536, 16),
+            ("1.3b", 24, 2048, 16),
+            ("2.7b", 32, 2560, 32),
+            ("6.7b", 32, 4096, 32),
+            ("13b", 40, 5120, 40),
+            ("175b", 96, 12_288, 96),
+        )
+    },
     "gpt2/nano": _nano(4, 128, 4, 64, 0.0),  # a model small enough for a CPU
     "gpt2/baby": _nano(6, 384, 6, 256, 0.2),  # a model for training on a single GPU
 }
@@ -122,6 +144,7 @@ TEXT_PRESETS: dict[str, Settings] = {
     **named("universal-sequence", {n: {**s, "vocab": _UNIVERSAL_VOCABULARY} for n, s in _UNIVERSAL.items()}),
     **{name: {"width": 128, **settings, **_vocabularies(10_000, 10_000)} for name, settings in _RIVALS.items()},
     **named("bert", _BERT),
+    **named("roberta", _ROBERTA),
     "text-classifier/textbook": {},
     "text-classifier/corrected": {"positions": "learned", "masked": True},
     **named("sequence-baseline", {kind: {"kind": kind} for kind in ("rnn", "lstm", "gru", "bilstm", "conv1d")}),

@@ -12,7 +12,7 @@ from tokenizers.models import BPE, WordLevel, WordPiece
 from torch import Tensor
 
 from manyheads.data.text.text_faults import ItemError, beginning, fault_of
-from manyheads.data.text.tokenizers import positions_after_truncation
+from manyheads.data.text.windows import positions_after_truncation
 from manyheads.tasks.outputs import padded
 
 CHUNK_TEXTS = 2000  # number of texts that are passed to the tokenizer at once

@@ -15,7 +15,7 @@ from tokenizers import Encoding, Tokenizer
 
 from manyheads.analysis.maps.sides import SPECIAL, Side
 from manyheads.data.text.text_faults import beginning, check_text
-from manyheads.data.text.tokenizers import positions_after_truncation
+from manyheads.data.text.windows import positions_after_truncation
 from manyheads.errors import UserError
 from manyheads.generation.text import INVALID
 

@@ -19,14 +19,16 @@ from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.conll import Tagged
 from manyheads.data.readers.splits import SplitData, hold_out
 from manyheads.data.sources.corpora import TaggedSource
-from manyheads.data.text.pretraining import PretrainingData, Rules, Special, TokenizedDocuments
+from manyheads.data.text.pretraining import PretrainingData, Rules, Special
+from manyheads.data.text.tokenized_documents import TokenizedDocuments
+from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.models.directions import DIRECTIONS, Direction, DirectionalConfig, DirectionalEncoder
 from manyheads.models.presets import make_config
+from manyheads.runs.checks import log_warnings
 from manyheads.runs.estimate import Plan, estimate
 from manyheads.runs.options import Run
 from manyheads.runs.run import carry_out, log_splits
 from manyheads.runs.task import Job, Task
-from manyheads.tasks.masked_words.task import wordpiece
 from manyheads.training.distributed import distributed_context
 from manyheads.training.record import Metrics, write_result
 from papers.directions.recipes import DirectionsConfig
@@ -51,7 +53,8 @@ def train(config: DirectionsConfig, run: Run) -> str | dict[str, Any] | None:
     evaluated = splits.validation if config.data else splits.known["test"]
     splits = SplitData(splits.train, evaluated, evaluated)
     texts = (" ".join(words) for words in splits.train.words)
-    tokenizer = wordpiece(texts, config.vocabulary, lowercase=False)
+    with log_warnings():
+        tokenizer = train_wordpiece(texts, config.vocabulary, lowercase=False)
     corpus = _Corpus(splits, tokenizer, source.describe(splits))
     results: dict[str, dict[str, Any]] = {}
     for direction in DIRECTIONS:

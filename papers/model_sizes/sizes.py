@@ -34,6 +34,34 @@ PUBLISHED = (
     ("2020-12", "deit/b16", "images"),
 )
 
+GPT3_TOKENS = 300e9  # number of tokens on which each GPT-3 was trained (Brown 2020, table 2.1)
+GPT3_LENGTH = 2048  # number of tokens of a training example
+# training FLOPs in Brown 2020, table D.1: 6 for each parameter and token
+GPT3_FLOPS = {
+    "gpt3/125m": 2.25e20, "gpt3/350m": 6.41e20, "gpt3/760m": 1.37e21, "gpt3/1.3b": 2.38e21,
+    "gpt3/2.7b": 4.77e21, "gpt3/6.7b": 1.20e22, "gpt3/13b": 2.31e22, "gpt3/175b": 3.14e23,
+}  # fmt: skip
+
+
+class TrainingCost(NamedTuple):
+    """Training FLOPs of a GPT-3: the paper's estimate, and the products that our model computes.
+
+    The paper's estimate leaves out the attention scores, which grow with the length of the text. Our count includes
+    all of them, because dense kernels compute the masked scores, too.
+    """
+
+    preset: str
+    parameters: int
+    published: float
+    counted: float
+
+
+def gpt3_cost(preset: str) -> TrainingCost:
+    """Return the training FLOPs of a GPT-3. No weights are allocated."""
+    model = costs.preset_model(preset)
+    counted = costs.training_flops(model, GPT3_LENGTH) / GPT3_LENGTH * GPT3_TOKENS
+    return TrainingCost(preset, sum(costs.parameters(model).values()), GPT3_FLOPS[preset], counted)
+
 
 def sizes() -> list[Size]:
     """Return the number of parameters of all published models, in order of publication. No weights are allocated."""

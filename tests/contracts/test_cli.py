@@ -252,7 +252,7 @@ def test_a_wrong_recipe_name_takes_one_line(name: str, message: str, capsys: pyt
 
 
 def test_a_group_of_recipes_lists_its_members(capsys: pytest.CaptureFixture[str]) -> None:
-    members = "bert/pretraining, bert/imdb, bert/imdb-1000"
+    members = "bert/pretraining, bert/roberta, bert/imdb, bert/imdb-1000"
     assert f"'bert' is a group of recipes: choose {members}" in refused(capsys, "train", "bert")
 
 

@@ -10,18 +10,16 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import pairwise
 from random import Random
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from manyheads.data.batching import Lazy
-from manyheads.data.readers.column import ConcatenatedTexts
-from manyheads.data.text.store import TokenStore
-from manyheads.data.text.tokenizers import encode_all
+from manyheads.data.text.tokenized_documents import TokenizedDocuments
 from manyheads.errors import UserError
 
 MASKS = ("[MASK]", "<mask>")  # the mask tokens of BERT and of RoBERTa
@@ -61,15 +59,17 @@ def mask_token(tokenizer: Tokenizer) -> str | None:
 class Rules:
     """Rules for making pretraining examples from documents.
 
-    length         maximum number of tokens in an example, including [CLS] and [SEP]
-    next_sentence  if True, an example is a pair of spans, for next-sentence prediction: the second span follows the
-                   first, or is from another document. If False, an example is one span of a document
-    share          fraction of the tokens to predict
-    predictions    maximum number of tokens to predict in an example. By default, there is no limit
-    short          fraction of the documents for which a random, shorter length is used
-    whole_words    if True, mask all pieces of a word together
-    copies         number of epochs after which the examples repeat; the paper used ten. By default, new examples are
-                   sampled in each epoch
+    length          maximum number of tokens in an example, including [CLS] and [SEP]
+    next_sentence   if True, an example is a pair of spans, for next-sentence prediction: the second span follows the
+                    first, or is from another document. If False, an example is one span of a document
+    full_sentences  if True, an example is filled with consecutive sentences up to the maximum length. It may cross the
+                    end of a document, where a separator token is added (Liu 2019, section 4.2)
+    share           fraction of the tokens to predict
+    predictions     maximum number of tokens to predict in an example. By default, there is no limit
+    short           fraction of the documents for which a random, shorter length is used
+    whole_words     if True, mask all pieces of a word together
+    copies          number of epochs after which the examples repeat; the paper used ten. By default, new examples are
+                    sampled in each epoch
     """
 
     length: int = 128
@@ -79,11 +79,14 @@ class Rules:
     short: float = 0.1
     whole_words: bool = False
     copies: int | None = None
+    full_sentences: bool = False
 
     def __post_init__(self) -> None:
         minimum = 5 if self.next_sentence else 3
         if self.length < minimum:
             raise UserError(f"length is {self.length}; expected at least {minimum} tokens per example")
+        if self.next_sentence and self.full_sentences:
+            raise UserError("full_sentences=true fills an example with one span of text; set next_sentence=false")
         if not 0 < self.share < 1:
             raise UserError(f"share is {self.share}; expected a fraction of the tokens, between 0 and 1")
         if self.predictions is not None and self.predictions < 1:
@@ -142,60 +145,6 @@ def _spans(places: NDArray[np.int32]) -> Sequence[Span]:
     return Lazy(range(len(places)), span)
 
 
-class TokenizedDocuments:
-    """Tokenized documents: the token ids of all sentences, in the order of the text.
-
-    sentences  token ids of each sentence without [CLS] and [SEP]. No sentence is empty
-    lengths    number of tokens of each sentence
-    starts     (N + 1,) index of the first sentence of each of the N documents, followed by the number of sentences.
-               Document d consists of the sentences from starts[d] to starts[d + 1] (exclusive). No document is empty
-    """
-
-    def __init__(self, sentences: Sequence[NDArray[np.int64]], lengths: ArrayLike, starts: ArrayLike) -> None:
-        self.sentences = sentences
-        self.lengths: NDArray[np.int64] = np.asarray(lengths)
-        self.starts: NDArray[np.int64] = np.asarray(starts)
-        assert self.starts[0] == 0
-        assert self.starts[-1] == len(sentences) == len(self.lengths)
-        assert (np.diff(self.starts) > 0).all()
-        assert (self.lengths > 0).all()
-
-    @classmethod
-    def of(
-        cls, documents: Sequence[Sequence[str]], tokenizer: Tokenizer, cache: Path | None = None
-    ) -> TokenizedDocuments:
-        """Tokenize documents. Each document is a list of sentences.
-
-        If a directory `cache` is given, the token ids are stored there and used again by later calls.
-        """
-        texts = ConcatenatedTexts(documents)
-        encoded: Sequence[ArrayLike]
-        if cache is None:
-            encoded = encode_all(tokenizer, list(texts))
-            lengths = np.array([len(ids) for ids in encoded])
-        else:
-            encoded = store = TokenStore.of(texts, tokenizer, cache)
-            lengths = store.lengths
-        lengths = lengths - 2  # Do not count [CLS] and [SEP] at the ends of each sentence.
-        document_of = np.repeat(np.arange(len(documents)), np.fromiter(map(len, documents), np.int64, len(documents)))
-        # Some sentences have no tokens, for example a sentence of control characters.
-        kept = np.flatnonzero(lengths > 0)
-        if not len(kept):
-            raise UserError(
-                f"the tokenizer produced no tokens for the {len(documents):,} documents; give texts with words"
-            )
-        starts = np.concatenate([[0], np.flatnonzero(np.diff(document_of[kept])) + 1, [len(kept)]])
-
-        def bare(index: int) -> NDArray[np.int64]:
-            return np.asarray(encoded[index], dtype=np.int64)[1:-1]
-
-        rows: Sequence[int] = kept.tolist() if len(kept) < len(lengths) else range(len(kept))
-        return cls(Lazy(rows, bare), lengths[kept], starts)
-
-    def __len__(self) -> int:
-        return len(self.starts) - 1
-
-
 class Epoch(Sequence[Example]):
     """Sequence of the pretraining examples of one epoch. An example is created when it is accessed.
 
@@ -207,7 +156,9 @@ class Epoch(Sequence[Example]):
         places = data.places(number)
         self.spans = _spans(places)
         a, middle, b, end = (data.tokens_before[places[:, column]] for column in range(4))
-        tokens = middle - a + end - b
+        starts = data.documents.starts
+        separators = np.searchsorted(starts, places[:, 1]) - np.searchsorted(starts, places[:, 0], "right")
+        tokens = middle - a + end - b + separators
         self.lengths: NDArray[np.int64] = np.minimum(tokens, data.capacity) + data.rules.length - data.capacity
 
     def __len__(self) -> int:
@@ -261,10 +212,29 @@ class PretrainingData:
         The column `follows` is 1 for True, 0 for False and -1 for None.
         """
         rng, numbers = self.random(epoch), array("i")
-        for document in range(len(self.documents)):
-            for span in self._spans_of(document, rng):
+        by_document = (self._spans_of(document, rng) for document in range(len(self.documents)))
+        for spans in [self._full_spans()] if self.rules.full_sentences else by_document:
+            for span in spans:
                 numbers.extend((*span[:4], -1 if span.follows is None else span.follows))
         return np.frombuffer(numbers, np.int32).reshape(-1, 5)
+
+    def ends_in(self, first: int, last: int) -> list[int]:
+        """Return the ends of documents inside the sentences from `first` to `last` (exclusive)."""
+        starts = self.documents.starts
+        return starts[np.searchsorted(starts, first, "right") : np.searchsorted(starts, last)].tolist()
+
+    def _full_spans(self) -> list[Span]:
+        """Return spans of consecutive sentences of the corpus, each filled up to the maximum number of tokens."""
+        spans: list[Span] = []
+        first, size, starts = 0, 0, {*self.documents.starts.tolist()}
+        for sentence, tokens in enumerate(self.documents.lengths.tolist()):
+            separator = sentence > first and sentence in starts
+            if sentence > first and size + separator + tokens > self.capacity:
+                spans.append(Span(first, sentence, sentence, sentence, None))
+                first, size, separator = sentence, 0, False
+            size += separator + tokens
+        last = len(self.documents.sentences)
+        return [*spans, Span(first, last, last, last, None)]
 
     def _spans_of(self, document: int, rng: Random) -> list[Span]:
         """Split a document into the sentence spans of its examples.
@@ -315,9 +285,11 @@ class PretrainingData:
         return first, last
 
     def example(self, span: Span, rng: Random) -> Example:
-        a, b = self._read(span.a, span.middle), self._read(span.b, span.end)
-        a, b = truncate_pair(a, b, self.capacity, rng)
         start, separator, _ = self.special
+        cuts = self.ends_in(span.a, span.middle)
+        first, *others = (self._read(*ends) for ends in pairwise([span.a, *cuts, span.middle]))
+        a = first + [token for other in others for token in (separator, *other)]
+        a, b = truncate_pair(a, self._read(span.b, span.end), self.capacity, rng)
         tokens = [start, *a, separator]
         segments = [0] * len(tokens)
         if span.follows is not None:

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from manyheads.errors import UserError, extra
 
@@ -45,6 +45,7 @@ _OTHER_WORDS = r"\w+(?:-\w+)*-?|[^\w\s]"
 # spaces that a decoder inserts between words but that do not occur in ordinary text, such as a space before a comma
 _BLANKS = rf" (?=[.,;:!?)\]]|{_CONTRACTIONS})|(?<=[(\[]) "
 BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # special tokens with the ids 0 to 4
+ROBERTA_TOKENS = ("<s>", PAD, END, UNKNOWN)  # special tokens of RoBERTa with the ids 0 to 3; <mask> has the last id
 LONGEST_WORD = 500
 _LONG = re.compile(rf"\S{{{LONGEST_WORD}}}(?=\S)")
 # GPT-2's special token between documents; a model stops generating when it predicts this token
@@ -103,18 +104,56 @@ def train_byte_bpe(texts: Iterable[str], vocabulary: int, *, min_frequency: int 
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
+    _train_on_bytes(tokenizer, texts, vocabulary, min_frequency, first=(), last=END_OF_TEXT)
+    return tokenizer
+
+
+def train_roberta_bpe(
+    texts: Iterable[str], vocabulary: int, *, lowercase: bool = False, min_frequency: int = 2
+) -> Tokenizer:
+    """Train RoBERTa's byte-level BPE tokenizer (Liu et al. 2019, section 4.4) with at most `vocabulary` ids.
+
+    The first ids are <s>, <pad>, </s>, <unk>; the last id is <mask>. `encode(a)` gives <s> a </s>; `encode(a, b)` gives
+    <s> a </s></s> b </s>. A text begins with a space, so that a word has the same tokens at the start of a sentence as
+    inside.
+
+    lowercase  True: convert texts to lower case. RoBERTa does not
+    """
+    tokenizer = Tokenizer(models.BPE())
+    if lowercase:
+        tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=True)
+    mask = AddedToken("<mask>", lstrip=True, special=True)  # The mask replaces a word and the space before it.
+    _train_on_bytes(tokenizer, texts, vocabulary, min_frequency, first=ROBERTA_TOKENS, last=mask)
+    ids = {token: tokenizer.token_to_id(token) or 0 for token in ROBERTA_TOKENS}  # id 0 is <s>
+    start, _, end, _ = ids.items()
+    tokenizer.post_processor = processors.RobertaProcessing(end, start, trim_offsets=True, add_prefix_space=True)
+    return tokenizer
+
+
+def _train_on_bytes(
+    tokenizer: Tokenizer,
+    texts: Iterable[str],
+    vocabulary: int,
+    min_frequency: int,
+    *,
+    first: tuple[str, ...],
+    last: str | AddedToken,
+) -> None:
+    """Train the merges of a byte-level BPE tokenizer, with special tokens before and after its vocabulary."""
+    tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=max(vocabulary - 1, 0),
         min_frequency=min_frequency,
+        special_tokens=list(first),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
     tokenizer.train_from_iterator(_Texts(texts), trainer)
-    tokenizer.add_special_tokens([END_OF_TEXT])
-    _check_size(tokenizer.get_vocab_size(), vocabulary, f"256 bytes and {END_OF_TEXT}")
-    return _special_tokens_as_text(tokenizer)
+    tokenizer.add_special_tokens([last])
+    _check_size(tokenizer.get_vocab_size(), vocabulary, f"256 bytes and {', '.join((*first, str(last)))}")
+    _special_tokens_as_text(tokenizer)
 
 
 def train_bpe(texts: Iterable[str], vocabulary: int, *, min_frequency: int = 2) -> Tokenizer:
@@ -356,26 +395,3 @@ def with_special_tokens(tokenizer: Tokenizer, *, as_text: bool) -> Tokenizer:
     # The file tokenizer.json does not store the flag that makes special tokens in a text ordinary text.
     copy.encode_special_tokens = as_text
     return copy
-
-
-def positions_after_truncation(sequences: Sequence[int | None], limit: int) -> list[int]:
-    """Return the positions of the tokens that remain if an encoded text or pair is truncated to `limit` tokens.
-
-    sequences  text index of each token (0, or 1 for the second text of a pair), None for special tokens
-               (`Encoding.sequence_ids`)
-
-    The special tokens and the beginnings of the texts remain. Of a pair, the longer text is truncated first, then both,
-    like the strategy "longest_first" of the library `tokenizers`. The truncation of the library is not used, because it
-    also creates encodings of all combinations of overflowing parts. For two long texts, these take gigabytes.
-    """
-    counts = Counter(sequences)
-    available = max(0, limit - counts[None])
-    shorter, longer = (1, 0) if counts[0] > counts[1] else (0, 1)
-    shorter_count = min(counts[shorter], available // 2)
-    left = {None: counts[None], shorter: shorter_count, longer: available - shorter_count}
-    places = []
-    for place, sequence in enumerate(sequences):
-        if left[sequence] > 0:
-            left[sequence] -= 1
-            places.append(place)
-    return places

@@ -1,7 +1,8 @@
-"""Overlapping windows over a text that is longer than a model's maximum number of tokens."""
+"""Windows and truncation of a text that is longer than a model's maximum number of tokens."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -134,3 +135,26 @@ def word_windows(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], limit
                 positions = [firsts[word] + shift for word in inside]
                 all_windows.append(WordWindow(frame.around(ids[part.start : part.end])[0], number, inside, positions))
     return all_windows
+
+
+def positions_after_truncation(sequences: Sequence[int | None], limit: int) -> list[int]:
+    """Return the positions of the tokens that remain if an encoded text or pair is truncated to `limit` tokens.
+
+    sequences  text index of each token (0, or 1 for the second text of a pair), None for special tokens
+               (`Encoding.sequence_ids`)
+
+    The special tokens and the beginnings of the texts remain. Of a pair, the longer text is truncated first, then both,
+    like the strategy "longest_first" of the library `tokenizers`. The truncation of the library is not used, because it
+    also creates encodings of all combinations of overflowing parts. For two long texts, these take gigabytes.
+    """
+    counts = Counter(sequences)
+    available = max(0, limit - counts[None])
+    shorter, longer = (1, 0) if counts[0] > counts[1] else (0, 1)
+    shorter_count = min(counts[shorter], available // 2)
+    left = {None: counts[None], shorter: shorter_count, longer: available - shorter_count}
+    places = []
+    for place, sequence in enumerate(sequences):
+        if left[sequence] > 0:
+            left[sequence] -= 1
+            places.append(place)
+    return places

@@ -27,6 +27,7 @@ from manyheads.tasks.encoding import unknown_token
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.inputs import rows_of
 from manyheads.tasks.language.objective import text_metrics, token_losses
+from manyheads.tasks.language.shots import check_room, completion_result, read_prompts
 from manyheads.tasks.predictor import ModelWithTokenizer
 from manyheads.tasks.tokenized_text import SHORTEN, tokenized, tokenized_ids
 from manyheads.training.distributed_map import distributed_map
@@ -35,6 +36,7 @@ GENERATED_TOKENS = 16_384  # maximum number of tokens in a batch of texts during
 LOGITS = 2**24  # maximum number of logits that are computed at once
 MAX_NEW_TOKENS = 100_000  # maximum number of tokens to generate for a text
 MAX_SEED = 2**63 - 1
+MAX_SHOTS = 10_000  # maximum number of examples in a prompt
 # For comparisons of two language models, the test text is divided into pieces, which are the items. A piece ends at the
 # first line end after this number of characters.
 MIN_PIECE = 1000
@@ -232,15 +234,23 @@ class LanguageModel(ModelWithTokenizer[GPT | UniversalSequence]):
         with model.compute.autocast():
             return [token for step in steps for _, token in step]
 
-    def evaluate(self, data: object = None) -> EvaluationResult:
+    def evaluate(self, data: object = None, *, shots: int | None = None) -> EvaluationResult:
         """Evaluate the model, as `outcome` does."""
-        return self.outcome(data)
+        return self.outcome(data, shots=shots)
 
-    def outcome(self, data: object = None, *, skip_bad_lines: bool = False) -> EvaluationResult:
+    def outcome(
+        self, data: object = None, *, skip_bad_lines: bool = False, shots: int | None = None
+    ) -> EvaluationResult:
         """Evaluate the model in bits per byte on the test texts of its training run, or on `data`.
 
         The result has one value for each piece of the test text, so that two models can be compared piece by piece.
+
+        shots  if given, evaluate in-context learning instead: `data` are pairs of input and output, the model reads
+               this number of examples before each input, and its greedy completion of the line is compared with the
+               output (`exact_match`)
         """
+        if shots is not None:
+            return self._complete_pairs(data, _check_integer("shots", shots, 0, MAX_SHOTS), skip_bad_lines)
         from manyheads.data.sources.running_text import TextSource
 
         record = record_of(self.path)
@@ -249,6 +259,16 @@ class LanguageModel(ModelWithTokenizer[GPT | UniversalSequence]):
             self.path, data, TextSource(), skip_bad_lines=skip_bad_lines, split=record.get("scored", "test")
         )  # fmt: skip
         return self.score(texts, context=windows.get("context"), stride=windows.get("stride"))
+
+    def _complete_pairs(self, data: object, shots: int, skip_bad_lines: bool) -> EvaluationResult:
+        """Return the result of completing the outputs of pairs after `shots` examples."""
+        tests, texts = read_prompts(data, shots, skip_bad_lines=skip_bad_lines)
+        answers = self.tokenizer.encode_batch([f" {text}\n" for text in tests.targets], add_special_tokens=False)
+        room = max(len(answer.ids) for answer in answers)
+        lengths = (len(self._encode_text(text, f"prompt {number}").ids) for number, text in enumerate(texts, 1))
+        check_room(lengths, room, self.model.config.max_positions)
+        found = self.continuations(texts, Sampling(temperature=0), max_tokens=room, stop="\n")
+        return completion_result(tests, [continuation.text for continuation in found], shots)
 
     def perplexity(self, texts: str | Sequence[str]) -> float:
         """Return the perplexity of one or more texts: the exponential of the mean loss of their tokens."""

@@ -22,13 +22,13 @@ from manyheads.data.text.pretraining import (
     PretrainingData,
     Rules,
     Special,
-    TokenizedDocuments,
     continuations,
     mask_token,
 )
 from manyheads.data.text.text_faults import ItemError, beginning, check_text, check_texts
-from manyheads.data.text.tokenizers import positions_after_truncation, with_special_tokens
-from manyheads.data.text.windows import SpecialTokenTemplate
+from manyheads.data.text.tokenized_documents import TokenizedDocuments
+from manyheads.data.text.tokenizers import with_special_tokens
+from manyheads.data.text.windows import SpecialTokenTemplate, positions_after_truncation
 from manyheads.errors import UserError
 from manyheads.models.bert import Bert
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, replace
 
 import torch
-from tokenizers import Regex, Tokenizer, normalizers
+from tokenizers import Regex, normalizers
 
 from manyheads.analysis import costs
 from manyheads.core.runtime import ComputeConfig
@@ -14,9 +13,11 @@ from manyheads.data.readers.column import ConcatenatedTexts
 from manyheads.data.readers.documents import BREAK, Documents
 from manyheads.data.readers.splits import SplitData
 from manyheads.data.sources.running_text import DocumentSource
-from manyheads.data.text.pretraining import PretrainingData, Special, TokenizedDocuments, continuations
-from manyheads.data.text.tokenizers import BERT_TOKENS, train_wordpiece
+from manyheads.data.text.pretraining import PretrainingData, Special, continuations, mask_token
+from manyheads.data.text.tokenized_documents import TokenizedDocuments
+from manyheads.data.text.tokenizers import BERT_TOKENS, PAD, load_tokenizer, train_roberta_bpe, train_wordpiece
 from manyheads.errors import UserError
+from manyheads.interop.tokenizer import TOKENIZERS
 from manyheads.models.bert import Bert, BertConfig, Head
 from manyheads.models.presets import build, preset_for_data
 from manyheads.runs.checks import log_warnings
@@ -59,11 +60,14 @@ class Pretraining(DataTask[PretrainingConfig, Documents]):
         return Job(objective.model, config.training, objective, flops=_flops(objective), record=record)
 
     def example(self, held: Documents) -> list[str]:
-        return ["fill", f"{brief(held.documents[0]).rpartition(' ')[0]} [MASK]"]
+        mask = mask_token(load_tokenizer(self.run.out / TOKENIZERS[0]))
+        return ["fill", f"{brief(held.documents[0]).rpartition(' ')[0]} {mask}"]
 
 
 def _model_config(config: PretrainingConfig, vocab: int, **special: int | None) -> BertConfig:
-    return preset_for_data(config.preset, ("bert",), config.model, {"vocab": vocab, **special, "head": _head(config)})
+    return preset_for_data(
+        config.preset, ("bert", "roberta"), config.model, {"vocab": vocab, **special, "head": _head(config)}
+    )
 
 
 def _head(config: PretrainingConfig) -> Head:
@@ -75,12 +79,15 @@ def _objective(
 ) -> MaskedLMObjective:
     """Return the objective with a new model and vocabulary, or with those of the model that `--init` names."""
     if run.init is None:
-        tokenizer = wordpiece(ConcatenatedTexts(splits.train.documents), config.vocabulary, lowercase=config.lowercase)
+        train_vocabulary = train_wordpiece if config.tokenizer == "wordpiece" else train_roberta_bpe
+        texts = ConcatenatedTexts(splits.train.documents)
+        with log_warnings():  # Log a warning if the vocabulary is smaller than requested.
+            tokenizer = train_vocabulary(texts, config.vocabulary, lowercase=config.lowercase)
         # The tokenizer replaces line breaks by spaces, as in the training documents, because users fine-tune the model
         # on whole texts.
-        breaks = normalizers.Replace(Regex(BREAK), " ")
-        tokenizer.normalizer = normalizers.Sequence([breaks, tokenizer.normalizer])
-        pad = tokenizer.token_to_id(BERT_TOKENS[0])
+        normalizer = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Replace(Regex(BREAK), " "), *normalizer])
+        pad = tokenizer.token_to_id(BERT_TOKENS[0] if config.tokenizer == "wordpiece" else PAD)
         model = build(_model_config(config, tokenizer.get_vocab_size(), pad=pad))
     else:
         model, tokenizer = start_bert(run, _head(config))
@@ -103,13 +110,6 @@ def _objective(
 def _check_length(config: PretrainingConfig, model: Bert) -> None:
     if config.length > model.config.max_positions:
         raise UserError(f"length is {config.length}: the model takes at most {model.config.max_positions} tokens")
-
-
-def wordpiece(texts: Iterable[str], vocabulary: int, *, lowercase: bool) -> Tokenizer:
-    """Train a WordPiece tokenizer. A vocabulary smaller than requested is logged as a warning."""
-    with log_warnings():
-        tokenizer = train_wordpiece(texts, vocabulary, lowercase=lowercase)
-    return tokenizer
 
 
 def _flops(objective: MaskedLMObjective) -> float:

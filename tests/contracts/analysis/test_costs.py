@@ -39,6 +39,8 @@ def test_preset_counts_match_publications(name: str, total: int, non_embedding: 
         ("bert/base-cased", 108_310_272),
         ("bert/large-uncased", 335_141_888),
         ("bert/tiny", 4_385_920),
+        ("roberta/base", 124_645_632),  # as transformers' RobertaModel with its pooler
+        ("roberta/large", 355_359_744),
         ("gpt/117m", 116_534_784),
         ("gpt2/124m", 124_439_808),
         ("gpt2/1558m", 1_557_611_200),

@@ -15,6 +15,8 @@ from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
     GPT2Model,
+    GPTNeoConfig,
+    GPTNeoForCausalLM,
     OpenAIGPTConfig,
     OpenAIGPTLMHeadModel,
     OpenAIGPTModel,
@@ -71,8 +73,8 @@ def texts() -> Tensor:
     return torch.randint(V, (3, 11), generator=torch.Generator().manual_seed(1))
 
 
-def assert_same(model: GPT, other: PreTrainedModel, *, fused: bool = True) -> None:
-    """Compare logits in both modes, with padded rows, and in train mode the gradients of every kind of matrix."""
+def assert_same_logits(model: GPT, other: Any) -> tuple[Tensor, Tensor]:
+    """Compare logits in both modes, with padded rows. Return those of the train mode."""
     tokens, lengths = texts(), torch.tensor([11, 4, 7])
     real = torch.arange(11) < lengths[:, None]
     for mode in (False, True):
@@ -82,9 +84,15 @@ def assert_same(model: GPT, other: PreTrainedModel, *, fused: bool = True) -> No
         expected = other(input_ids=tokens, attention_mask=real.long()).logits
         torch.testing.assert_close(logits[real], expected[real], rtol=1e-5, atol=1e-5)
         assert logits.std() > 0.1
-    weight = torch.randn(logits[real].shape, generator=torch.Generator().manual_seed(2))
-    (logits[real] * weight).sum().backward()
-    (expected[real] * weight).sum().backward()
+    return logits[real], expected[real]
+
+
+def assert_same(model: GPT, other: PreTrainedModel) -> None:
+    """Compare logits in both modes, and in train mode the gradients of every kind of matrix."""
+    logits, expected = assert_same_logits(model, other)
+    weight = torch.randn(logits.shape, generator=torch.Generator().manual_seed(2))
+    (logits * weight).sum().backward()
+    (expected * weight).sum().backward()
     family = FAMILIES[other.config.model_type]
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     rows = family.weights(model.config, gradients)
@@ -93,6 +101,39 @@ def assert_same(model: GPT, other: PreTrainedModel, *, fused: bool = True) -> No
     assert set(mine) <= set(reference)
     for name, gradient in mine.items():
         torch.testing.assert_close(gradient, reference[name], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("window", [1, 3, 30])
+def test_windows_are_those_of_gpt_neo(window: int, tmp_path: Path) -> None:
+    """GPT-Neo has no bias in queries, keys and values, and does not divide scores by the root of the head width."""
+    config = GPTNeoConfig(
+        vocab_size=V, hidden_size=20, num_layers=4, attention_types=[[["global", "local"], 2]], num_heads=4,
+        window_size=window, max_position_embeddings=17, attention_dropout=0.0, embed_dropout=0.0, resid_dropout=0.0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    other = randomize(GPTNeoForCausalLM(config))
+    tensors = {name.removeprefix("transformer."): tensor for name, tensor in other.state_dict().items()}
+    model = ours("gpt2", width=20, layers=4, heads=4, window=window)
+    names = {"embedding.weight": "wte.weight", "positions.table": "wpe.weight"}
+    names |= {f"decoder.norm.{leaf}": f"ln_f.{leaf}" for leaf in ("weight", "bias")}
+    for layer in range(4):
+        for mine, theirs in (
+            ("attention_norm", "ln_1"), ("feed_forward_norm", "ln_2"), ("attention.output", "attn.attention.out_proj"),
+            ("feed_forward.expand", "mlp.c_fc"), ("feed_forward.contract", "mlp.c_proj"),
+            *((f"attention.{part}", f"attn.attention.{part[0]}_proj") for part in ("query", "key", "value")),
+        ):  # fmt: skip
+            for leaf in ("weight", "bias"):
+                names[f"decoder.blocks.{layer}.{mine}.{leaf}"] = f"h.{layer}.{theirs}.{leaf}"
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(tensors.get(names[name], torch.zeros_like(parameter)))
+            if name.endswith("query.weight"):
+                parameter.mul_(5**0.5)
+    assert_same_logits(model, other)
+    assert directory.save(tmp_path, model, None) == "manyheads-gpt"
+    assert directory.load(tmp_path).model.config == model.config
+    with pytest.raises(ValueError, match=f"window is {window}"):
+        GPT2.settings_of(model.config)
 
 
 OURS = [
@@ -183,8 +224,10 @@ def test_every_key_of_transformers_is_handled(kind: str) -> None:
 def test_every_preset_has_a_form(name: str) -> None:
     with torch.device("meta"):
         family = directory.family_of(GPT(preset(name)))[0]
-    assert family is (OPENAI_GPT if name.startswith("gpt/") else GPT2)
-    assert GPTConfig(**family.settings.to_ours(family.settings_of(preset(name)))) == preset(name)
+    windowed = directory.FAMILIES["manyheads-gpt"]  # no other tool opens a GPT-3
+    assert family is {"gpt": OPENAI_GPT, "gpt2": GPT2, "gpt3": windowed}[name.partition("/")[0]]
+    if family is not windowed:
+        assert GPTConfig(**family.settings.to_ours(family.settings_of(preset(name)))) == preset(name)
 
 
 def test_other_shapes_keep_our_format(tmp_path: Path) -> None:

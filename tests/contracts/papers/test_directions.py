@@ -16,7 +16,8 @@ import manyheads
 from manyheads import directory
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.conll import Tagged
-from manyheads.data.text.pretraining import Example, PretrainingData, Rules, Special, TokenizedDocuments
+from manyheads.data.text.pretraining import Example, PretrainingData, Rules, Special
+from manyheads.data.text.tokenized_documents import TokenizedDocuments
 from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.models.directions import DIRECTIONS, Direction, DirectionalConfig, DirectionalEncoder
 from papers.directions.recipes import RECIPES

@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
-from papers.model_sizes.sizes import draw, sizes
+import pytest
+
+from manyheads.analysis import costs
+from papers.model_sizes.sizes import GPT3_FLOPS, GPT3_TOKENS, draw, gpt3_cost, sizes
 
 
 def test_model_sizes_match_publications_in_order(tmp_path: Path) -> None:
@@ -16,3 +19,15 @@ def test_model_sizes_match_publications_in_order(tmp_path: Path) -> None:
         assert abs(count / published[preset] - 1) < 0.02, preset
     draw(found, tmp_path / "sizes.png")
     assert (tmp_path / "sizes.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_training_of_gpt3_costs_what_the_paper_says() -> None:
+    """Compare with table D.1: parameters in millions, and 6 FLOPs for each parameter and token."""
+    published = dict(zip(GPT3_FLOPS, (125, 356, 760, 1320, 2650, 6660, 12_850, 174_600), strict=True))
+    for name, millions in published.items():
+        count = sum(costs.parameters(costs.preset_model(name)).values())
+        assert count / 1e6 == pytest.approx(millions, rel=0.004), name
+        assert 6 * count * GPT3_TOKENS == pytest.approx(GPT3_FLOPS[name], rel=0.02), name
+    large = gpt3_cost("gpt3/175b")
+    assert large.parameters == 174_604_259_328
+    assert large.counted == pytest.approx(3.14e23, rel=0.05)

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from manyheads.core.runtime import prepare
-from manyheads.data.text.pretraining import PretrainingData, Rules, Special, TokenizedDocuments
+from manyheads.data.text.pretraining import PretrainingData, Rules, Special
 from manyheads.data.text.store import TokenStore
+from manyheads.data.text.tokenized_documents import TokenizedDocuments
 from manyheads.data.text.tokenizers import train_bpe, train_wordpiece
 from manyheads.models.directions import DirectionalConfig, DirectionalEncoder
 from manyheads.models.presets import build, preset

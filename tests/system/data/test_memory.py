@@ -22,7 +22,7 @@ column.MAX_CHARACTERS_IN_MEMORY, store._CHUNK = 2**16, 1000
 from manyheads.data.readers.column import ConcatenatedTexts
 from manyheads.data.sources.corpora import ParallelSource
 from manyheads.data.sources.running_text import DocumentSource
-from manyheads.data.text.pretraining import TokenizedDocuments
+from manyheads.data.text.tokenized_documents import TokenizedDocuments
 from manyheads.data.text.store import TokenStore
 from manyheads.data.text.tokenizers import train_bpe, train_wordpiece
 kind, data, kept = sys.argv[1], sys.argv[2], Path(sys.argv[3])

@@ -15,10 +15,10 @@ from manyheads.data.text.pretraining import (
     Rules,
     Span,
     Special,
-    TokenizedDocuments,
     continuations,
     truncate_pair,
-)  # fmt: skip
+)
+from manyheads.data.text.tokenized_documents import TokenizedDocuments  # fmt: skip
 from manyheads.data.text.tokenizers import train_wordpiece
 
 SPECIAL = Special(0, 1, 2)
@@ -126,6 +126,30 @@ def test_an_epoch_reads_every_sentence_once(next_sentence: bool) -> None:
                 assert span.b == span.middle
                 covered.update(range(span.b, span.end))
         assert covered == Counter(range(len(documents.sentences)))
+
+
+@pytest.mark.parametrize("length", [8, 30])
+def test_full_sentences_fill_examples_across_documents(length: int) -> None:
+    """Equal to a greedy packing of all sentences, with a separator before each document that does not begin one."""
+    documents = random_corpus(longest=length - 2)
+    made = data(documents, length=length, next_sentence=False, full_sentences=True)
+    firsts, packed = {*documents.starts.tolist()}, list[list[int]]()
+    for number, sentence in enumerate(documents.sentences):
+        joined = [SPECIAL.separator] * (number in firsts) + sentence.tolist()
+        if packed and len(packed[-1]) + len(joined) <= length - 2:
+            packed[-1] += joined
+        else:
+            packed.append(sentence.tolist())
+    first, second = made.epoch(0), made.epoch(1)
+    assert [restored(example) for example in first] == [
+        [SPECIAL.start, *tokens, SPECIAL.separator] for tokens in packed
+    ]
+    assert any(SPECIAL.separator in example.tokens[1:-1] for example in first)
+    for epoch in (first, second):
+        assert first.lengths.tolist() == [len(example.tokens) for example in epoch]
+        assert all(epoch.lengths <= length)
+    assert [example.positions for example in first] != [example.positions for example in second]
+    assert all(SPECIAL.separator not in example.answers for example in first)
 
 
 def test_a_random_next_sentence_comes_from_another_document() -> None:

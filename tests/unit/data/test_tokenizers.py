@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer
-from transformers import AutoTokenizer, BertTokenizer, GPT2Tokenizer, PreTrainedTokenizerBase
+from tokenizers import AddedToken, Tokenizer
+from transformers import AutoTokenizer, BertTokenizer, GPT2Tokenizer, PreTrainedTokenizerBase, RobertaTokenizer
 
 from manyheads.data.text import tokenizers
-from manyheads.data.text.tokenizers import load_tokenizer, positions_after_truncation, train_bpe, train_wordpiece
+from manyheads.data.text.tokenizers import load_tokenizer, train_bpe, train_wordpiece
+from manyheads.data.text.windows import positions_after_truncation
 from tests.paths import ROOT
 
 WORDS = [
@@ -45,6 +46,7 @@ TRAIN: dict[str, Callable[[list[str]], Tokenizer]] = {
     "wordpiece": lambda texts: tokenizers.train_wordpiece(texts, 120),
     "cased": lambda texts: tokenizers.train_wordpiece(texts, 120, lowercase=False),
     "byte_bpe": lambda texts: tokenizers.train_byte_bpe(texts, 300),
+    "roberta_bpe": lambda texts: tokenizers.train_roberta_bpe(texts, 300),
     "unigram": lambda texts: tokenizers.train_unigram(texts, 75),
     "character": tokenizers.train_character,
     "word_level": lambda texts: tokenizers.train_word_level(texts, 12),
@@ -53,6 +55,7 @@ TRAIN: dict[str, Callable[[list[str]], Tokenizer]] = {
 }
 SPECIAL = {
     "wordpiece": tokenizers.BERT_TOKENS, "cased": tokenizers.BERT_TOKENS, "byte_bpe": [tokenizers.END_OF_TEXT],
+    "roberta_bpe": [*tokenizers.ROBERTA_TOKENS, "<mask>"],
     "unigram": ["</s>", "<unk>", "<pad>"], "bpe": ["</s>", "<unk>", "<pad>"],
     "character": [tokenizers.END_OF_TEXT, "<unk>"], "word_level": ["[PAD]", "[UNK]"], "words": tokenizers.WORD_TOKENS,
 }  # fmt: skip
@@ -101,6 +104,7 @@ def test_equal_texts_give_equal_files() -> None:
     code = (
         "import sys, json; from manyheads.data.text import tokenizers as t; texts = json.loads(sys.argv[1])\n"
         "print(json.dumps([t.train_wordpiece(texts, 120).to_str(), t.train_byte_bpe(texts, 300).to_str(),\n"
+        "t.train_roberta_bpe(texts, 300).to_str(),\n"
         "t.train_unigram(texts, 75).to_str(), t.train_character(texts).to_str(),\n"
         "t.train_word_level(texts, 12).to_str(), t.train_words(texts, 40, 'en', begin=True).to_str()]))"
     )
@@ -108,7 +112,7 @@ def test_equal_texts_give_equal_files() -> None:
         [sys.executable, "-c", code, json.dumps(TEXTS)], cwd=ROOT,
         env={"PYTHONHASHSEED": "7"}, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    kinds = ("wordpiece", "byte_bpe", "unigram", "character", "word_level", "words")
+    kinds = ("wordpiece", "byte_bpe", "roberta_bpe", "unigram", "character", "word_level", "words")
     assert json.loads(run.stdout) == [TRAIN[kind](TEXTS).to_str() for kind in kinds]
 
 
@@ -159,6 +163,21 @@ def test_byte_bpe_equals_gpt2(tmp_path: Path) -> None:
         assert tokenizer.decode(tokenizer.encode(text).ids) == text
 
 
+def test_roberta_bpe_equals_roberta() -> None:
+    tokenizer = tokenizers.with_special_tokens(trained("roberta_bpe"), as_text=False)
+    model = json.loads(tokenizer.to_str())["model"]
+    merges: list[Any] = [tuple(pair) for pair in model["merges"]]
+    mask: Any = AddedToken("<mask>", lstrip=True, special=True)  # as in the files of roberta-base
+    theirs = RobertaTokenizer(
+        vocab={**model["vocab"], "<mask>": 299}, merges=merges, add_prefix_space=True, mask_token=mask
+    )
+    assert [tokenizer.token_to_id(token) for token in ("<s>", "<pad>", "</s>", "<unk>", "<mask>")] == [0, 1, 2, 3, 299]
+    for text in [*HARD, "\x00\ud7ff\U0010ffff", "The <mask> dog, <mask>."]:
+        assert tokenizer.encode(text).ids == theirs(text)["input_ids"]
+        assert tokenizer.encode(text, "a dog").ids == theirs(text, "a dog")["input_ids"]
+    assert tokenizer.encode("dog").tokens[1:-1] == tokenizer.encode("a dog").tokens[-3:-1] == ["Ġdo", "g"]
+
+
 def test_unigram_finds_the_most_probable_pieces() -> None:
     tokenizer = trained("unigram")
     size = tokenizer.get_vocab_size()
@@ -198,7 +217,7 @@ def test_word_level_standardizes_as_keras(lowercase: bool) -> None:
     assert tokenizer.encode("The dogs, <br />").tokens[0] == ("the" if lowercase else "The")
 
 
-LEAST = {"wordpiece": 73, "byte_bpe": 257, "unigram": 54, "word_level": 3}
+LEAST = {"wordpiece": 73, "byte_bpe": 257, "roberta_bpe": 261, "unigram": 54, "word_level": 3}
 
 
 @pytest.mark.parametrize("kind", LEAST)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from manyheads.core.tap import record
 from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.models.presets import preset
 from manyheads.training.loss import smoothed_cross_entropy
@@ -65,9 +66,12 @@ def test_attention_is_causal(norm: str) -> None:
         assert not torch.allclose(logits[:, t], plain[:, t])
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_batch_equals_single_despite_padding(norm: str) -> None:
-    model, tokens = small(norm=norm).double().eval(), texts()
+KINDS: list[dict[str, Any]] = [{"norm": "pre"}, {"norm": "post"}, {"window": 3}]
+
+
+@pytest.mark.parametrize("settings", KINDS)
+def test_batch_equals_single_despite_padding(settings: dict[str, Any]) -> None:
+    model, tokens = small(**settings).double().eval(), texts()
     behind = torch.arange(T) >= LENGTHS[:, None]
     together = model(tokens, LENGTHS)
     other = model(tokens.masked_fill(behind, 3), LENGTHS)
@@ -77,8 +81,9 @@ def test_batch_equals_single_despite_padding(norm: str) -> None:
         torch.testing.assert_close(model(tokens[b : b + 1, :length]), together[b : b + 1, :length])
 
 
-def test_packed_documents_do_not_see_each_other() -> None:
-    model, tokens = small().eval(), texts()
+@pytest.mark.parametrize("settings", KINDS)
+def test_packed_documents_do_not_see_each_other(settings: dict[str, Any]) -> None:
+    model, tokens = small(**settings).eval(), texts()
     segments = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 2, 2]]).expand(3, T)
     logits = model(tokens, segments=segments)
     changed = tokens.clone()
@@ -87,10 +92,10 @@ def test_packed_documents_do_not_see_each_other() -> None:
     assert not torch.allclose(model(changed)[:, 4:], model(tokens)[:, 4:])
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_cached_equals_uncached(norm: str) -> None:
+@pytest.mark.parametrize("settings", KINDS)
+def test_cached_equals_uncached(settings: dict[str, Any]) -> None:
     """Texts of unequal length read at once, then token by token, with rows that leave."""
-    model, tokens = small(norm=norm).double().eval(), texts()
+    model, tokens = small(**settings).double().eval(), texts()
     with torch.inference_mode():
         cache = model.start(3, capacity=12)
         logits = model.step(tokens, cache)
@@ -107,6 +112,25 @@ def test_cached_equals_uncached(norm: str) -> None:
             for row, token in zip(rows, following.tolist(), strict=True):
                 row.append(token)
             last = model.step(following[:, None], cache)[:, -1]
+
+
+def test_every_second_block_attends_to_a_window() -> None:
+    """Recorded maps: blocks 0 and 2 attend to all earlier tokens, block 1 to the last three, cached or not."""
+    model, tokens = small(window=3).eval(), texts()
+    with record(model, ["decoder.blocks.*.attention"]) as maps:
+        model(tokens)
+    with record(model, ["decoder.blocks.*.attention"]) as cached:
+        cache = model.start(3, capacity=T)
+        model.step(tokens[:, :5], cache)
+        model.step(tokens[:, 5:], cache)
+    dense = torch.ones(T, T).tril().bool()
+    for layer, allowed in enumerate((dense, dense.triu(-2), dense)):
+        (found,), (begin, rest) = (kept[f"decoder.blocks.{layer}.attention"] for kept in (maps, cached))
+        assert torch.equal(found > 0, allowed.expand_as(found))
+        torch.testing.assert_close(begin, found[:, :, :5, :5])
+        torch.testing.assert_close(rest, found[:, :, 5:])
+    wide, plain = small(window=T).eval(), small().eval()
+    torch.testing.assert_close(wide(tokens), plain(tokens))
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -152,6 +176,7 @@ def test_one_batch_is_overfitted_quickly() -> None:
     [
         ({"width": 16}, r"heads is 3: expected an integer that divides width \(16\)"),
         ({"end": V}, r"end is 23: expected an integer from 0 to below vocab \(23\)"),
+        ({"window": 0}, "window is 0: expected an integer of at least 1|window is 0: expected .*1"),
         ({"norm": "middle"}, "norm is 'middle': expected one of pre, post"),
         ({"activation": "swish"}, "'swish'.*gelu_tanh"),
     ],

@@ -92,6 +92,27 @@ def test_the_command_fills_and_ranks_words(run: Path, capsys: pytest.CaptureFixt
     assert "text 1 has no [MASK]: write [MASK] in place of" in capsys.readouterr().err
 
 
+def test_a_roberta_is_as_transformers_computes_it(text: Path, tmp_path: Path) -> None:
+    settings = {"data": str(text), **SMALL, "vocabulary": 300, "training.accumulate": 3}
+    record = train("bert/roberta", settings, out=tmp_path / "run")
+    assert record["rules"]["full_sentences"]
+    assert "next_sentence_accuracy" not in record["metrics"]
+    assert "<mask>" in record.next_command
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["architectures"] == ["RobertaForMaskedLM"]
+    assert (config["pad_token_id"], config["type_vocab_size"], config["max_position_embeddings"]) == (1, 1, 514)
+    again = load(tmp_path / "run").outcome().metrics
+    for name, metric in record["metrics"].items():
+        assert again[name]["value"] == pytest.approx(metric["value"], abs=1e-6), name
+    pipeline: Any = transformers.pipeline("fill-mask", str(tmp_path / "run"), top_k=3)
+    expected, found = (
+        pipeline("The bara<br />has a <mask>."),
+        load(tmp_path / "run").fill("The bara<br />has a <mask>.", 3),
+    )
+    assert [f.probability for f in found] == pytest.approx([each["score"] for each in expected], rel=1e-5)
+    assert [f.token for f in found] == [each["token_str"].strip() for each in expected]
+
+
 def test_a_run_resumes_to_the_same_weights(
     run: Path, text: Path, tmp_path: Path, killed: Callable[[Path, Path], Path]
 ) -> None:
@@ -129,6 +150,12 @@ def test_the_embedded_text_needs_no_data(tmp_path: Path) -> None:
             {"length": 600},
             "length is 600: the model takes at most 512 tokens",
         ),
+        (
+            "bert/pretraining",
+            {"full_sentences": True},
+            "full_sentences=true fills .* one span of text; set next_sentence=f",
+        ),
+        ("bert/roberta", {"vocabulary": 200}, "256 bytes and <s>, <pad>, </s>, <unk>, <mask> require at least 261 ids"),
         ("bert/pretraining", {"preset": "huge"}, "unknown preset 'huge'"),
         ("bert/pretraining", {"column": "txt", "data": "{parquet}"}, "expected a column 'txt'"),
     ],

@@ -16,7 +16,8 @@ from tokenizers import Tokenizer
 from manyheads import directory
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.documents import sentences
-from manyheads.data.text.pretraining import PretrainingData, Rules, Special, TokenizedDocuments
+from manyheads.data.text.pretraining import PretrainingData, Rules, Special
+from manyheads.data.text.tokenized_documents import TokenizedDocuments
 from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.tasks.loading import load
