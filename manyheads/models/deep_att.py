@@ -1,7 +1,7 @@
 """Deep-Att, a recurrent translator with fast-forward connections (Zhou 2016).
 
-An LSTM multiplies its input x by a matrix W, and adds the product to that of its previous state. Between the layers, a
-fast-forward connection passes this product on, which no state and no nonlinearity has changed:
+An LSTM multiplies its input x by a matrix W, and adds the product of its previous state and another matrix. Between the
+layers, a fast-forward connection passes W x on, which depends on no state and no nonlinearity of the layer:
 
     f(k) = W(k) [half of f(k - 1); h(k - 1)]        h(k) = LSTM(f(k))        half: the first half of the elements
 

@@ -74,6 +74,7 @@ FAMILIES = {
     "resnest": Family("split_attention", "ResNeStConfig", "ResNeSt", "Zhang 2020"),
     "gsa": Family("global_attention", "GSANetConfig", "GSANet", "Shen 2020"),
     "detr": Family("detr", "DetrConfig", "Detr", "Carion 2020"),
+    "elmo": Family("elmo", "ElmoConfig", "Elmo", "Peters 2018"),
     "universal-sequence": Family("universal", "UniversalSequenceConfig", "UniversalSequence", "Dehghani 2018"),
     "bert-features": Family("bert_features", "BertFeaturesConfig", "BertFeatures", "Devlin 2018"),
     "directions": Family("directions", "DirectionalConfig", "DirectionalEncoder", "Devlin 2018"),

@@ -29,12 +29,12 @@ KINDS: dict[str, dict[str, Any]] = {
 def model(kind: str) -> Any:
     torch.manual_seed(0)
     if kind == "experts":
-        sizes = {"layers": 3, "decoder_layers": 2, "experts": 5, "top_k": 2, "expert_size": 7}
+        sizes: dict[str, Any] = {"layers": 3, "decoder_layers": 2, "experts": 5, "top_k": 2, "expert_size": 7}
         config = GNMTConfig(**TOKENS, width=8, hidden=6, dropout=0.0, feed_forward="experts", **sizes)
         return GNMT(config).double().eval()
     if kind == "deep-att":
-        config = DeepAttConfig(**TOKENS, width=8, hidden=6, layers=3, decoder_layers=2, dropout=0.0)
-        return DeepAtt(config).double().eval()
+        deep = DeepAttConfig(**TOKENS, width=8, hidden=6, layers=3, decoder_layers=2, dropout=0.0)
+        return DeepAtt(deep).double().eval()
     if kind == "gnmt":
         return GNMT(GNMTConfig(**TOKENS, width=8, hidden=6, layers=4, dropout=0.0)).double().eval()
     return RNNAttention(RNNAttentionConfig(**TOKENS, width=8, hidden=6, dropout=0.0, **KINDS[kind])).double().eval()
@@ -169,11 +169,12 @@ def deep_att_logits(net: DeepAtt, source: torch.Tensor, target: torch.Tensor) ->
         words = list(n.embedded(source))
         for k in range(c.layers):
             name, step = f"columns.{column}.{k}", -1 if (k + column) % 2 else 1
-            states = n.read(name, "_l0", words[::step], zeros)[0][::step]
-            words = [above(name, x, h) for x, h in zip(words, states, strict=True)]
+            read = n.read(name, "_l0", words[::step], zeros)[0][::step]
+            words = [above(name, x, h) for x, h in zip(words, read, strict=True)]
         tops.append(words)
     memory = [n.weights["memory.weight"] @ np.concatenate(pair) for pair in zip(*tops, strict=True)]
-    states, logits = [zeros] * c.decoder_layers, []  # type: ignore[operator]
+    states: list[list[Array]] = [zeros] * (c.decoder_layers or c.layers)
+    logits = []
     for word in n.embedded(target):
         x = np.concatenate([word, n.context(states[0][0], memory)])
         for k in range(len(states)):
@@ -264,3 +265,8 @@ def test_impossible_settings() -> None:
     for kind in (RNNAttentionConfig, GNMTConfig):
         with pytest.raises(ValueError, match="hidden is 7: expected an even number"):
             kind(**TOKENS, hidden=7)
+    experts: dict[str, Any] = {**TOKENS, "feed_forward": "experts", "top_k": 2}
+    with pytest.raises(ValueError, match="feed_forward is experts: expected at least 2 layers of each side"):
+        GNMTConfig(**experts, decoder_layers=1)
+    with pytest.raises(ValueError, match="top_k is 1: expected at least 2 experts per token"):
+        GNMTConfig(**experts | {"top_k": 1})
