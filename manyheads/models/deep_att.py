@@ -33,25 +33,26 @@ class DeepAttConfig(DeepConfig):
     """
 
 
-class FastForwardLSTM(LSTM):
-    """LSTM layer that also passes on the first half of its input product, (B, T, 2 H) of (B, T, 4 H)."""
+class FastForward(nn.Module):
+    """Connection between LSTM layers: the first half of a layer's input product, (B, T, 2 H), next to its states.
 
-    def __init__(self, width: int, hidden: int) -> None:
-        super().__init__(width, hidden, batch_first=True)
+    dropout  dropout rate of the states
+    """
 
-    def outputs(self, x: Tensor, states: Tensor, rate: float) -> Tensor:
-        """Return the input of the next layer, (B, T, 3 H), for the input x and the states (B, T, H) of this layer.
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.dropout = dropout
 
-        rate  dropout rate of the states
-        """
-        weight = self.weight_ih_l0
+    def forward(self, layer: nn.RNNBase, x: Tensor, states: Tensor) -> Tensor:
+        """Return the input of the next layer, (B, T, 3 H), for the input x and the states (B, T, H) of a layer."""
+        weight = layer.weight_ih_l0  # (4 H, D)
         assert isinstance(weight, Tensor)
-        fast = F.linear(x, weight[: 2 * self.hidden_size])
-        return torch.cat([fast, dropout(states, rate, self.training)], -1)
+        fast = F.linear(x, weight[: len(weight) // 2])
+        return torch.cat([fast, dropout(states, self.dropout, self.training)], -1)
 
 
 def _layers(width: int, hidden: int, layers: int) -> nn.ModuleList:
-    return nn.ModuleList(FastForwardLSTM(3 * hidden if layer else width, hidden) for layer in range(layers))
+    return nn.ModuleList(LSTM(3 * hidden if index else width, hidden, batch_first=True) for index in range(layers))
 
 
 class DeepAttDecoder(nn.Module):
@@ -59,9 +60,9 @@ class DeepAttDecoder(nn.Module):
 
     def __init__(self, c: DeepAttConfig) -> None:
         super().__init__()
-        self.dropout = c.dropout
         self.cross = StateAttention(c.hidden, c.hidden, "additive")
         self.layers = _layers(c.width + c.hidden, c.hidden, c.decoder_layers or c.layers)
+        self.fast_forward = FastForward(c.dropout)
 
     def forward(
         self, x: Tensor, first: Sequence[State], source: Source, lengths: Tensor | None = None
@@ -69,13 +70,13 @@ class DeepAttDecoder(nn.Module):
         """Return the outputs of the highest layer, and the last state of every layer. `lengths` has no effect."""
         last: list[State] = []
         for layer, state in zip(self.layers, first, strict=True):
-            assert isinstance(layer, FastForwardLSTM)
+            assert isinstance(layer, nn.RNNBase)
             if last:
                 states, state = layer(x, state)
             else:
                 states, contexts, state = attend_before(layer, self.cross, x, state, source)
                 x = torch.cat([x, contexts], -1)
-            x = layer.outputs(x, states, self.dropout)
+            x = self.fast_forward(layer, x, states)
             last.append(state)
         return x, last
 
@@ -87,6 +88,7 @@ class DeepAtt(DeepTranslator[DeepAttConfig]):
         super().__init__(config)
         c = config
         self.columns = nn.ModuleList(_layers(c.width, c.hidden, c.layers) for _ in range(2))
+        self.fast_forward = FastForward(c.dropout)
         self.memory = nn.Linear(6 * c.hidden, c.hidden, bias=False)
         self.keys = nn.Linear(c.hidden, c.hidden, bias=False)
         self.decoder = DeepAttDecoder(c)
@@ -101,10 +103,10 @@ class DeepAtt(DeepTranslator[DeepAttConfig]):
             assert isinstance(column, nn.ModuleList)
             x = embedded
             for index, layer in enumerate(column):
-                assert isinstance(layer, FastForwardLSTM)
+                assert isinstance(layer, nn.RNNBase)
                 # Each layer reads the texts in the opposite direction of the layer below it.
                 x = reverse_texts(x, lengths) if index or backward else x
-                x = layer.outputs(x, read_texts(layer, x, lengths)[0], self.config.dropout)
+                x = self.fast_forward(layer, x, read_texts(layer, x, lengths)[0])
             tops.append(reverse_texts(x, lengths) if (len(column) - 1 + backward) % 2 else x)
         memory: Tensor = self.memory(torch.cat(tops, -1))
         return memory

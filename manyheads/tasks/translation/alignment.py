@@ -28,9 +28,9 @@ def word_pairs(
 def with_copies(
     tokenizer: Tokenizer, tokens: list[int], unknown: str, weights: NDArray[np.float32], source: Encoding, text: str
 ) -> str:
-    """Return the text of target tokens, in which words of the source text replace unknown words (Luong 2015b).
+    """Return the text of target tokens with words of the source text in place of unknown words (Luong 2015b).
 
-    Each is replaced by the characters of the source token with the largest attention weight.
+    A copy has the characters of the source token with the largest attention weight.
 
     tokenizer, tokens, unknown  target tokenizer, target tokens, and the name of the token of unknown words
     weights       attention weights (Tq, Tk), from target tokens to source tokens
