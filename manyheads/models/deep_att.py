@@ -108,5 +108,4 @@ class DeepAtt(DeepTranslator[DeepAttConfig]):
                 x = reverse_texts(x, lengths) if index or backward else x
                 x = self.fast_forward(layer, x, read_texts(layer, x, lengths)[0])
             tops.append(reverse_texts(x, lengths) if (len(column) - 1 + backward) % 2 else x)
-        memory: Tensor = self.memory(torch.cat(tops, -1))
-        return memory
+        return self.memory(torch.cat(tops, -1))

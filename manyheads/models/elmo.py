@@ -22,11 +22,9 @@ from manyheads.core.interface import Model
 from manyheads.core.masks import padding
 from manyheads.core.recurrent import LSTM, read_texts, reverse_texts
 
-# Ids of the published model: 0 is padding after a text, 1 to 256 are the bytes, and five marks follow.
-BEGIN, END, WORD_BEGIN, WORD_END, WORD_PAD, CHARACTERS = 257, 258, 259, 260, 261, 262
-SPACE = ord(" ") + 1
+# Ids of the published model: 0 is padding after a text, 1 to 256 are the bytes, such as a space, and five marks follow.
+SPACE, BEGIN, END, WORD_BEGIN, WORD_END, WORD_PAD, CHARACTERS = 33, 257, 258, 259, 260, 261, 262
 META_WORD = 6  # number of bytes of a word on the meta device, which is only used to count FLOPs
-Filters = Annotated[int, Range(1, 2**16)]
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class ElmoConfig(LabelConfig):
     pad: TokenId = 0
     vocab: Annotated[int, Range(CHARACTERS, CHARACTERS)] = CHARACTERS
     character_width: Size = 16
-    filters: tuple[Filters, ...] = (32, 32, 64, 128, 256, 512, 1024)
+    filters: tuple[Annotated[int, Range(1, 2**16)], ...] = (32, 32, 64, 128, 256, 512, 1024)
     highways: Annotated[int, Range(0, 100)] = 2
     width: Size = 512
     hidden: Size = 4096
@@ -88,8 +86,7 @@ class CharacterEncoder(nn.Module):
         for layer in self.highways:
             changed, gate = layer(x).chunk(2, -1)
             x = torch.lerp(changed.relu(), x, gate.sigmoid())
-        vectors: Tensor = self.project(x)
-        return vectors
+        return self.project(x)
 
 
 class Elmo(Model[ElmoConfig]):
@@ -123,15 +120,13 @@ class Elmo(Model[ElmoConfig]):
         layers, counts = self.states(tokens, lengths)
         if self.config.words:
             return layers[-1]
-        shares = self.mixture.softmax(0)
-        mixed = self.scale * torch.stack([share * x for share, x in zip(shares, layers, strict=True)]).sum(0)
+        mixed: Tensor = self.scale * (torch.stack(layers, -1) @ self.mixture.softmax(0))
         if not self.config.labels:
             return mixed
         if counts is not None:
             mixed = mixed.masked_fill(padding(counts, mixed.shape[1], mixed.device), 0.0)
         mean = mixed.sum(1) / (mixed.shape[1] if counts is None else counts[:, None])
-        logits: Tensor = self.output(dropout(mean, self.config.dropout, self.training))
-        return logits
+        return self.output(dropout(mean, self.config.dropout, self.training))
 
     def states(self, tokens: Tensor, lengths: Tensor | None = None) -> tuple[list[Tensor], Tensor | None]:
         """Return the vectors of the words, twice, and the states of each layer, all (B, W, 2 D), for bytes (B, T).

@@ -25,7 +25,8 @@ from manyheads.core.recurrent import LSTM, State, batch_first, layers_first, rea
 from manyheads.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from manyheads.models.rnn_attention import Source, StateAttention, attend_before, check_hidden
 
-FIRST_RESIDUAL = 2  # index of the first layer whose input is added to its output (figure 1 of the paper)
+# index of the first layer whose input is added to its output (Wu 2016, figure 1; Shazeer 2017, appendix E)
+FIRST_RESIDUAL = {"none": 2, "experts": 1}
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ class GNMTDecoder(nn.Module):
         others = range((c.decoder_layers or c.layers) - 1)
         self.layers = nn.ModuleList(LSTM(2 * c.hidden, c.hidden, batch_first=True) for _ in others)
         self.mixture = ExpertsBetween(c) if c.feed_forward == "experts" else None
+        self.first_residual = FIRST_RESIDUAL[c.feed_forward]
 
     def forward(
         self, x: Tensor, states: Sequence[State], source: Source, lengths: Tensor | None = None
@@ -108,14 +110,9 @@ class GNMTDecoder(nn.Module):
                 x = self.mixture(x, lengths)
             read = dropout(torch.cat([x, contexts], -1), self.dropout, self.training)
             outputs, state = layer(read, first)
-            x = outputs + x if index >= first_residual(self.mixture) else outputs
+            x = outputs + x if index >= self.first_residual else outputs
             last.append(state)
         return x, last
-
-
-def first_residual(mixture: ExpertsBetween | None) -> int:
-    """Return the index of the first layer whose input is added to its output."""
-    return FIRST_RESIDUAL if mixture is None else 1
 
 
 D_co = TypeVar("D_co", bound=DeepConfig, covariant=True)
@@ -198,5 +195,5 @@ class GNMT(DeepTranslator[GNMTConfig]):
             if self.mixture is not None and index == len(self.encoder) - 1:
                 x = self.mixture(x, lengths)
             outputs, _ = read_texts(layer, dropout(x, self.config.dropout, self.training), lengths)
-            x = outputs + x if index >= first_residual(self.mixture) else outputs
+            x = outputs + x if index >= FIRST_RESIDUAL[self.config.feed_forward] else outputs
         return x

@@ -135,8 +135,7 @@ def _initial_model(config: ClassificationConfig, run: Run, labels: tuple[str, ..
     loaded = opened(run, (GPT, Elmo), "a BERT, a GPT or an ELMo")
     if isinstance(loaded.model, Elmo):
         run.refuse(("auxiliary", "tuned"), f"no effect on an ELMo, such as {run.init}: leave it out")
-        rates = {**rates, **dropout_rates(run)}
-        elmo = adapted(run, loaded, labels=labels, words=0, target=config.target, **rates)
+        elmo = adapted(run, loaded, labels=labels, words=0, target=config.target, **{**rates, **dropout_rates(run)})
         return (Elmo(elmo.config) if config.scratch else elmo), tokenizer_of(loaded)
     run.refuse(("tuned",), f"selects the layers of a BERT, but {run.init} is a GPT: leave it out")
     tokenizer, end = add_classifier_tokens(tokenizer_of(loaded)), loaded.model.config.end

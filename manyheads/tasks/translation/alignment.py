@@ -38,8 +38,8 @@ def with_copies(
     """
     spans = source.offsets[: weights.shape[1]]
     best = (weights * np.array([end > start for start, end in spans])).argmax(1)
-    unknown_id = tokenizer.token_to_id(unknown)
-    copies = [text[slice(*spans[at])] for at, token in zip(best, tokens, strict=True) if token == unknown_id]
+    names = map(tokenizer.id_to_token, tokens)
+    copies = [text[slice(*spans[at])] for at, name in zip(best, names, strict=True) if name == unknown]
     written: str = tokenizer.decode(tokens, skip_special_tokens=False)
     return re.sub(re.escape(unknown), lambda _: copies.pop(0).strip(), written)
 
