@@ -11,12 +11,12 @@ has a vector for every word. For pretraining, each direction predicts the follow
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
-from manyheads.core.config import FieldError, LabelConfig, Labels, Layers, Length, Range, Rate, Size, TokenId
+from manyheads.core.config import FieldError, LabelConfig, Labels, Layers, Length, Range, Rate, Size
 from manyheads.core.dropout import dropout
 from manyheads.core.interface import Model
 from manyheads.core.masks import padding
@@ -31,8 +31,9 @@ META_WORD = 6  # number of bytes of a word on the meta device, which is only use
 class ElmoConfig(LabelConfig):
     """Sizes and options of ELMo. The defaults are those of the published model.
 
-    labels           classes of texts; none for features of words, or for pretraining
-    words            number of words from which a model in pretraining predicts; 0 for other models
+    head             "none": features of words; "words": states for predicting words, in pretraining; "sequence": logits
+                     of the `labels` of a text
+    words            number of words of the head "words"
     character_width  width of the embeddings of bytes
     filters          numbers of filters that are 1, 2, 3, ... bytes wide
     highways         number of highway layers
@@ -44,10 +45,10 @@ class ElmoConfig(LabelConfig):
     dropout          dropout of the inputs of the LSTMs, and before the output
     """
 
+    head: Literal["none", "words", "sequence"] = "none"
     labels: Labels = ()
     words: Annotated[int, Range(0, 10**7)] = 0
-    pad: TokenId = 0
-    vocab: Annotated[int, Range(CHARACTERS, CHARACTERS)] = CHARACTERS
+    pad: Annotated[int, Range(0, CHARACTERS - 1)] = 0
     character_width: Size = 16
     filters: tuple[Annotated[int, Range(1, 2**16)], ...] = (32, 32, 64, 128, 256, 512, 1024)
     highways: Annotated[int, Range(0, 100)] = 2
@@ -58,8 +59,12 @@ class ElmoConfig(LabelConfig):
     max_positions: Length = 10_000
     dropout: Rate = 0.1
 
+    vocab = CHARACTERS
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not {"none": True, "words": self.words, "sequence": self.labels}[self.head]:
+            raise FieldError("head", f"is {self.head}: expected also {'words' if self.head == 'words' else 'labels'}")
         if self.hidden <= self.width:
             raise FieldError("hidden", f"is {self.hidden}: expected more units than the width, {self.width}")
         if not 1 <= len(self.filters) <= self.max_characters:
@@ -93,20 +98,19 @@ class Elmo(Model[ElmoConfig]):
     """Bidirectional language model on characters. Bytes in; features of words, or label logits of a text, out."""
 
     def __init__(self, config: ElmoConfig) -> None:
-        head = "sequence" if config.labels else "words" if config.words else "none"
         c = config
-        super().__init__(c, pad=c.pad, max_positions=c.max_positions, head=head, labels=c.labels)
+        super().__init__(c, pad=c.pad, max_positions=c.max_positions, head=c.head, labels=c.labels)
         self.encoder = CharacterEncoder(c)
         self.directions = nn.ModuleList(
             nn.ModuleList(LSTM(c.width, c.hidden, batch_first=True, proj_size=c.width) for _ in range(c.layers))
             for _ in range(2)
         )
-        if c.words:
+        if c.head == "words":
             self.output = nn.Linear(c.width, c.words)
             return
         self.mixture = nn.Parameter(torch.zeros(c.layers + 1))
         self.scale = nn.Parameter(torch.ones(()))
-        if c.labels:
+        if c.head == "sequence":
             self.output = nn.Linear(2 * c.width, len(c.labels))
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
@@ -118,10 +122,10 @@ class Elmo(Model[ElmoConfig]):
         lengths  number of real bytes of each row, (B,). By default, all bytes are real
         """
         layers, counts = self.states(tokens, lengths)
-        if self.config.words:
+        if self.config.head == "words":
             return layers[-1]
         mixed: Tensor = self.scale * (torch.stack(layers, -1) @ self.mixture.softmax(0))
-        if not self.config.labels:
+        if self.config.head == "none":
             return mixed
         if counts is not None:
             mixed = mixed.masked_fill(padding(counts, mixed.shape[1], mixed.device), 0.0)

@@ -10,7 +10,7 @@ residual connections begin at the second layer (Shazeer 2017, appendix E).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -121,17 +121,16 @@ D_co = TypeVar("D_co", bound=DeepConfig, covariant=True)
 class DeepTranslator(EncoderDecoder[D_co, StateCache]):
     """Base class of deep recurrent translators, whose decoders attend in the lowest layer only.
 
-    A subclass defines `encode`, and builds `keys`, `decoder` and `combine`. The arguments of `decoder` are those of
-    `GNMTDecoder`. `combine` maps its output to the width of the embeddings, unless it has this width.
+    A subclass builds `keys`, `decoder` and `combine`. The arguments of `decoder` are those of `GNMTDecoder`. `combine`
+    maps its output to the width of the embeddings, unless it has this width.
+
+    encode  method that returns the memory (B, Ts, H) to which the decoder attends, for source (B, Ts) and lengths (B,)
     """
 
+    encode: Callable[..., Tensor]
     keys: nn.Module
     decoder: nn.Module
     combine: nn.Module | None
-
-    def encode(self, source: Tensor, lengths: Tensor | None) -> Tensor:
-        """Return the memory (B, Ts, H) to which the decoder attends, for source (B, Ts)."""
-        raise NotImplementedError
 
     def hidden(
         self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None

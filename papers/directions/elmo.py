@@ -159,4 +159,6 @@ class ElmoPretraining(DataTask[ElmoPretrainingConfig, Documents]):
         return Job(model, config.training, objective, flops=flops)
 
     def _model(self, words: int) -> Elmo:
-        return build(preset_for_data(self.config.preset, ("elmo",), self.config.model, {"words": words}))
+        return build(
+            preset_for_data(self.config.preset, ("elmo",), self.config.model, {"words": words, "head": "words"})
+        )

@@ -133,19 +133,19 @@ def _initial_model(config: ClassificationConfig, run: Run, labels: tuple[str, ..
         rates = {**rates, "target": config.target}
         return start_tuned(run, "sequence", labels, config.tuned, scratch=config.scratch, rates=rates)
     loaded = opened(run, (GPT, Elmo), "a BERT, a GPT or an ELMo")
+    settings = {"head": "sequence", "labels": labels, "target": config.target, **rates, **dropout_rates(run)}
     if isinstance(loaded.model, Elmo):
         run.refuse(("auxiliary", "tuned"), f"no effect on an ELMo, such as {run.init}: leave it out")
-        elmo = adapted(run, loaded, labels=labels, words=0, target=config.target, **{**rates, **dropout_rates(run)})
+        elmo = adapted(run, loaded, **settings)
         return (Elmo(elmo.config) if config.scratch else elmo), tokenizer_of(loaded)
     run.refuse(("tuned",), f"selects the layers of a BERT, but {run.init} is a GPT: leave it out")
     tokenizer, end = add_classifier_tokens(tokenizer_of(loaded)), loaded.model.config.end
-    settings = {
-        "head": "sequence", "labels": labels, "target": config.target,
+    settings |= {
         "vocab": max(loaded.model.config.vocab, max(tokenizer.get_vocab().values()) + 1),
         # token id that the tokenizer never puts at the end of an input for this classifier
         "pad": tokenizer.token_to_id(START) if end is None else end,
     }  # fmt: skip
-    model = adapted(run, loaded, **settings, **{**rates, **dropout_rates(run)})
+    model = adapted(run, loaded, **settings)
     return (GPT(model.config) if config.scratch else model), tokenizer
 
 

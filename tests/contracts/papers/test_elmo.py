@@ -56,7 +56,7 @@ def test_passages_have_words_and_marks() -> None:
 
 def test_the_loss_is_the_mean_of_both_neighbors() -> None:
     torch.manual_seed(0)
-    model = build(preset("elmo/small", **SIZES, words=9)).double().eval()
+    model = build(preset("elmo/small", **SIZES, head="words", words=9)).double().eval()
     data = Passages.of(DOCUMENTS, 6, count=9)
     compute = ComputeConfig("cpu", "float32", 1, "highest", False)
     task = ElmoObjective(model, spelled_words(), data, data, compute=compute, batch_tokens=10_000, seed=1)

@@ -108,7 +108,7 @@ def test_characters_are_those_of_the_published_code() -> None:
 
 
 def test_a_batch_equals_single_texts() -> None:
-    net = model(labels=("no", "yes"))
+    net = model(head="sequence", labels=("no", "yes"))
     together = net(*encoded(*TEXTS))
     for row, text in enumerate(TEXTS):
         ids, lengths = encoded(text)
@@ -117,7 +117,7 @@ def test_a_batch_equals_single_texts() -> None:
 
 
 def test_no_direction_reads_the_words_that_it_predicts() -> None:
-    net = model(words=20)
+    net = model(head="words", words=20)
     first, second = (net(*encoded(text))[0] for text in ("one two three four", "one two seven four"))
     changed = [(first[:, part] - second[:, part]).abs().amax(1) > 0 for part in (slice(6), slice(6, 12))]
     # The words are <s> one two three four </s>: the forward direction changes from "three" on, the other up to it.
@@ -125,7 +125,7 @@ def test_no_direction_reads_the_words_that_it_predicts() -> None:
     assert changed[1].tolist() == [True, True, True, True, False, False]
 
 
-@pytest.mark.parametrize("settings", [{"labels": ("no", "yes")}, {"words": 20}])
+@pytest.mark.parametrize("settings", [{"head": "sequence", "labels": ("no", "yes")}, {"head": "words", "words": 20}])
 def test_every_parameter_has_a_gradient(settings: dict[str, Any]) -> None:
     net = model(**settings).train()
     outputs = net(*encoded(*TEXTS))
@@ -143,8 +143,8 @@ def test_the_size_is_the_published_one() -> None:
 
 
 def test_a_classifier_keeps_the_pretrained_weights() -> None:
-    net = model(words=20)
-    classifier, new = adapt(net, labels=("no", "yes"), words=0)
+    net = model(head="words", words=20)
+    classifier, new = adapt(net, head="sequence", labels=("no", "yes"))
     assert new == ["mixture", "scale", "output.weight", "output.bias"]
     torch.testing.assert_close(
         classifier.double().states(*encoded("yes"))[0][-1], net(*encoded("yes")), rtol=0, atol=1e-6
@@ -154,5 +154,8 @@ def test_a_classifier_keeps_the_pretrained_weights() -> None:
 def test_impossible_settings() -> None:
     with pytest.raises(ValueError, match="hidden is 6: expected more units than the width, 6"):
         preset("elmo/small", width=6, hidden=6)
+    for head, field in (("words", "words"), ("sequence", "labels")):
+        with pytest.raises(ValueError, match=f"head is {head}: expected also {field}"):
+            preset("elmo/small", head=head)
     with pytest.raises(ValueError, match="filters are 4: expected 1 to 3 widths"):
         preset("elmo/small", filters=(1, 1, 1, 1), max_characters=3)
