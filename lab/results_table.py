@@ -301,11 +301,13 @@ PAPERS = {
     "seq2seq-rnn": ("universal/copy", "universal/reverse", "universal/addition"),
     "rnn-attention": (),
     "gnmt": (),
+    "deep-att": (),
     "convs2s": (),
     "bytenet": (),
     "experts": (),
     "bert": ("bert/pretraining", "bert/imdb", "bert/imdb-1000", "sst2", "mrpc", "conll2003", "xquad", "tagging"),
     "roberta": ("bert/roberta",),
+    "elmo": (),
     "directions": ("reading",),
     "gpt": (
         "language-modeling", "language-modeling/tiny-shakespeare", "language-modeling/tiny-shakespeare-gpu",

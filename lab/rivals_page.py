@@ -25,6 +25,7 @@ METRIC = "bleu_moses_lc"
 NAMES = {
     "lstm": "LSTM (Sutskever 2014)", "lstm-dot": "LSTM, dot attention (Luong 2015)",
     "gru-additive": "GRU, additive attention (Bahdanau 2015)", "gnmt": "GNMT-style (Wu 2016)",
+    "lstm-experts": "LSTM, experts (Shazeer 2017)", "deep-att": "Deep-Att (Zhou 2016)",
     "convs2s": "ConvS2S (Gehring 2017)", "bytenet": "ByteNet (Kalchbrenner 2016)",
     "transformer": "Transformer (Vaswani 2017)", "experts": "Transformer, experts (Fedus 2021)",
 }  # fmt: skip

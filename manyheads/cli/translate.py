@@ -21,7 +21,8 @@ from manyheads.training.distributed import distributed_context
 
 if TYPE_CHECKING:
     from manyheads.tasks.tables import Inputs, RowTask
-    from manyheads.tasks.translation.predictor import Translation, Translator
+    from manyheads.tasks.translation.options import Translation
+    from manyheads.tasks.translation.predictor import Translator
 
 
 def add(verbs: Verbs) -> None:
@@ -42,6 +43,7 @@ def add(verbs: Verbs) -> None:
         Option("--ban", "WORD", "word that never occurs; repeatable", repeatable=True),
         Option("--no-repeat", "N", "repeat no N tokens", whole(1, 1000), default=0),
         Option("--min-length", "N", "minimum number of tokens", whole(0, 10_000), default=0),
+        Flag("--copy-unknown", "replace unknown words by the words they attend to"),
         Option("--temperature", "T", "draw translations at random, no search", float),
         Option("--top-k", "K", "draw from the K likeliest tokens", whole(1, 10**9)),
         Option("--top-p", "P", "draw from tokens of total probability P", float),

@@ -1,8 +1,8 @@
 """Mixture of experts: a feed-forward layer of which each token uses a few parts (Shazeer 2017; Switch: Fedus 2021).
 
 A router gives every token a probability for each expert. The token uses its `top_k` most probable experts, and their
-outputs are added, each multiplied by its probability (Fedus 2021, equations 1 and 2). The probabilities are not
-normalized again over the chosen experts. Therefore the router also gets a gradient if tokens use only one expert.
+outputs are added, each multiplied by its probability (Fedus 2021, equations 1 and 2). By default, the probabilities are
+not normalized again over the chosen experts. Therefore the router also gets a gradient if tokens use only one expert.
 """
 
 from __future__ import annotations
@@ -82,13 +82,14 @@ class Experts(nn.Module):
                     residual connection passes the token on. The first choices of all tokens precede the second ones.
                     In eval mode there is no limit. So the output for a token does not depend on the other tokens.
     balance         weight of the load-balancing loss, which `balance_losses` collects
+    normalized      if True, the probabilities of the chosen experts are divided by their sum (Shazeer 2017, equation 3)
 
     Padding uses no expert if the lengths of the texts are given. It then takes no capacity, and the loss ignores it.
     """
 
     def __init__(
         self, width: int, hidden: int, activation: str = "relu", dropout: float = 0.0, *, experts: int, top_k: int,
-        capacity: float | None = None, balance: float = 0.01,
+        capacity: float | None = None, balance: float = 0.01, normalized: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
         self.router = Router(width, experts)
@@ -99,6 +100,7 @@ class Experts(nn.Module):
         self.top_k = top_k
         self.capacity = capacity
         self.balance = balance
+        self.normalized = normalized
         self.losses: list[Tensor] | None = None  # set by `balance_losses`
         self.tap = Tap("feed_forward")
 
@@ -111,6 +113,7 @@ class Experts(nn.Module):
         real = None if lengths is None else ~padding(lengths, x.shape[-2], x.device).flatten()
         probabilities = self.router(tokens)  # (N, E)
         gates, chosen = (best.T for best in probabilities.topk(self.top_k))  # (k, N)
+        gates = gates / gates.sum(0) if self.normalized else gates
         if self.training:  # also without `balance_losses`, because gradient checkpointing repeats this computation
             loss = self.balance * balance_loss(probabilities, chosen, real)
             if self.losses is not None:
@@ -198,9 +201,11 @@ def balance_losses(model: nn.Module) -> Iterator[list[Tensor]]:
             layer.losses = None
 
 
-def make_experts(c: ExpertConfig, width: int, hidden: int, activation: str, dropout: float = 0.0) -> Experts:
+def make_experts(
+    c: ExpertConfig, width: int, hidden: int, activation: str, dropout: float = 0.0, *, normalized: bool = False
+) -> Experts:
     """Return a mixture of experts; each has `hidden` hidden units, unless the configuration states their number."""
     return Experts(
         width, c.expert_size or hidden, activation, dropout, experts=c.experts, top_k=c.top_k, capacity=c.capacity,
-        balance=c.balance,
+        balance=c.balance, normalized=normalized,
     )  # fmt: skip

@@ -78,6 +78,18 @@ def read_texts(layer: nn.RNNBase, x: Tensor, lengths: Tensor | None) -> tuple[Te
     return outputs, state
 
 
+def reverse_texts(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """Return the tokens (B, T) or states (B, T, D) of each text in reverse order. Padding remains after the text.
+
+    lengths  number of real tokens of each text, (B,). If None, there is no padding
+    """
+    if lengths is None:
+        return x.flip(1)
+    positions, last = torch.arange(x.shape[1], device=x.device), lengths.to(x.device)[:, None] - 1
+    order = torch.where(positions <= last, last - positions, positions)  # (B, T)
+    return x.gather(1, order.reshape(*order.shape, *[1] * (x.dim() - 2)).expand_as(x))
+
+
 def batch_first(state: State) -> list[Tensor]:
     """Return the tensors of a state with the rows of the batch first, each (B, layers * directions, H)."""
     return [part.transpose(0, 1) for part in (state if isinstance(state, tuple) else (state,))]

@@ -27,7 +27,7 @@ from manyheads.core.interface import Model
 from manyheads.core.layers import FeedForward, TokenEmbedding, xavier_uniform
 from manyheads.core.masks import Mask
 from manyheads.core.positions import PositionTable
-from manyheads.core.recurrent import LSTM
+from manyheads.core.recurrent import LSTM, reverse_texts
 from manyheads.errors import UserError
 
 Direction = Literal["bidirectional", "left_to_right", "two_lstms"]
@@ -95,10 +95,9 @@ class DirectionalEncoder(Model[DirectionalConfig]):
         """
         x = self.embedding(tokens)  # (B, T, D)
         if self.lstms is not None:
-            order = _reversed_order(tokens, lengths)  # (B, T, 1)
             forwards = self.projections[0](self.lstms[0](x)[0])
-            backwards = self.projections[1](self.lstms[1](_reorder(x, order))[0])
-            return [forwards, _reorder(backwards, order)]
+            backwards = self.projections[1](self.lstms[1](reverse_texts(x, lengths))[0])
+            return [forwards, reverse_texts(backwards, lengths)]
         assert self.positions is not None
         assert self.encoder is not None
         mask = Mask(key_lengths=lengths, causal=self.config.reading == "left_to_right")
@@ -110,17 +109,3 @@ class DirectionalEncoder(Model[DirectionalConfig]):
         Returns (..., D).
         """
         return F.gelu(self.transforms[direction](features))
-
-
-def _reversed_order(tokens: Tensor, lengths: Tensor | None) -> Tensor:
-    """Return, for each position of the reversed texts, the index of the token in the original text, (B, T, 1).
-
-    Padding remains in place.
-    """
-    at = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
-    last = at.shape[1] if lengths is None else lengths[:, None]
-    return torch.where(at < last, last - 1 - at, at)[..., None]
-
-
-def _reorder(x: Tensor, order: Tensor) -> Tensor:
-    return x.gather(1, order.expand(x.shape))

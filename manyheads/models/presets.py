@@ -41,7 +41,7 @@ class Family:
 
 
 # names of the model families that translate
-TRANSLATORS = ("transformer", "universal", "seq2seq-rnn", "rnn-attention", "gnmt", "convs2s", "bytenet")
+TRANSLATORS = ("transformer", "universal", "seq2seq-rnn", "rnn-attention", "gnmt", "deep-att", "convs2s", "bytenet")
 # The keys are the first parts of preset names, such as "bert" in "bert/tiny". Some of the last families have no
 # presets.
 FAMILIES = {
@@ -49,7 +49,8 @@ FAMILIES = {
     "universal": Family("universal", "UniversalConfig", "Universal", "Dehghani 2018"),
     "seq2seq-rnn": Family("seq2seq_rnn", "Seq2SeqRNNConfig", "Seq2SeqRNN", "Cho 2014, Sutskever 2014"),
     "rnn-attention": Family("rnn_attention", "RNNAttentionConfig", "RNNAttention", "Bahdanau 2015, Luong 2015"),
-    "gnmt": Family("gnmt", "GNMTConfig", "GNMT", "Wu 2016"),
+    "gnmt": Family("gnmt", "GNMTConfig", "GNMT", "Wu 2016, Shazeer 2017"),
+    "deep-att": Family("deep_att", "DeepAttConfig", "DeepAtt", "Zhou 2016"),
     "convs2s": Family("convs2s", "ConvS2SConfig", "ConvS2S", "Gehring 2017"),
     "bytenet": Family("bytenet", "ByteNetConfig", "ByteNet", "Kalchbrenner 2016"),
     "bert": Family("bert", "BertConfig", "Bert", "Devlin 2018"),
@@ -74,6 +75,7 @@ FAMILIES = {
     "resnest": Family("split_attention", "ResNeStConfig", "ResNeSt", "Zhang 2020"),
     "gsa": Family("global_attention", "GSANetConfig", "GSANet", "Shen 2020"),
     "detr": Family("detr", "DetrConfig", "Detr", "Carion 2020"),
+    "elmo": Family("elmo", "ElmoConfig", "Elmo", "Peters 2018"),
     "universal-sequence": Family("universal", "UniversalSequenceConfig", "UniversalSequence", "Dehghani 2018"),
     "bert-features": Family("bert_features", "BertFeaturesConfig", "BertFeatures", "Devlin 2018"),
     "directions": Family("directions", "DirectionalConfig", "DirectionalEncoder", "Devlin 2018"),

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from manyheads.core.cache import StateCache
 from manyheads.core.config import Layers, Length, Size
 from manyheads.core.dropout import dropout
-from manyheads.core.recurrent import Cell, State, batch_first, layers_first, pack_texts, recurrent_layers
+from manyheads.core.recurrent import Cell, State, batch_first, layers_first, pack_texts, recurrent_layers, reverse_texts
 from manyheads.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 
 
@@ -85,14 +84,3 @@ class Seq2SeqRNN(EncoderDecoder[Seq2SeqRNNConfig, StateCache]):
         states, last = self.decoder(x, state)
         states = states if self.combine is None else self.combine(states)
         return dropout(states, self.config.dropout, self.training), last
-
-
-def reverse_texts(tokens: Tensor, lengths: Tensor | None) -> Tensor:
-    """Return the tokens (B, T) of each text in reverse order. Padding remains after the text.
-
-    lengths  number of real tokens of each text, (B,). If None, there is no padding
-    """
-    if lengths is None:
-        return tokens.flip(1)
-    positions, last = torch.arange(tokens.shape[1], device=tokens.device), lengths.to(tokens.device)[:, None] - 1
-    return tokens.gather(1, torch.where(positions <= last, last - positions, positions))

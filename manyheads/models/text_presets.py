@@ -63,9 +63,15 @@ _RIVALS: dict[str, Settings] = {
     "rnn-attention/luong": {"layers": 2, "hidden": 224, "dropout": 0.3},
     "rnn-attention/bahdanau": {"cell": "gru", "scores": "additive", "order": "before", "hidden": 320, "dropout": 0.3},
     "gnmt/tiny": {"dropout": 0.3},
+    # as in Shazeer 2017, appendix E: 3 and 2 layers, and 32 experts; each token uses 4
+    "gnmt/experts": {
+        "layers": 3, "decoder_layers": 2, "hidden": 144, "dropout": 0.3, "feed_forward": "experts", "experts": 32,
+        "top_k": 4, "expert_size": 128,
+    },
+    "deep-att/rival": {"layers": 9, "decoder_layers": 7, "hidden": 56, "dropout": 0.3},
     "convs2s/rival": {"hidden": 128, "encoder_layers": 6, "decoder_layers": 5, "dropout": 0.3},
     "bytenet/rival": {"hidden": 112, "sets": 2, "dropout": 0.3},
-}
+}  # fmt: skip
 
 # ------------------------------------------------------------------------------------------------ text models
 
@@ -145,6 +151,9 @@ TEXT_PRESETS: dict[str, Settings] = {
     **{name: {"width": 128, **settings, **_vocabularies(10_000, 10_000)} for name, settings in _RIVALS.items()},
     **named("bert", _BERT),
     **named("roberta", _ROBERTA),
+    "elmo/original": {},
+    # a model small enough for a CPU
+    "elmo/small": {"filters": (16, 16, 32, 32, 32), "highways": 1, "width": 64, "hidden": 256, "max_characters": 20},
     "text-classifier/textbook": {},
     "text-classifier/corrected": {"positions": "learned", "masked": True},
     **named("sequence-baseline", {kind: {"kind": kind} for kind in ("rnn", "lstm", "gru", "bilstm", "conv1d")}),

@@ -17,6 +17,8 @@ RIVAL_ROWS: dict[str, dict[str, Any]] = {
     "lstm-dot": {"preset": "rnn-attention/luong"},
     "gru-additive": {"preset": "rnn-attention/bahdanau"},
     "gnmt": {"preset": "gnmt/tiny"},
+    "lstm-experts": {"preset": "gnmt/experts"},
+    "deep-att": {"preset": "deep-att/rival"},
     "convs2s": {"preset": "convs2s/rival"},
     "bytenet": {"preset": "bytenet/rival"},
     "transformer": {"preset": "transformer/tiny", "model.norm": "pre", "model.final_norm": True},

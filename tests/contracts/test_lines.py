@@ -13,7 +13,7 @@ import pytest
 from manyheads import cli
 from manyheads.cli import lines
 from manyheads.data.text.text_faults import ItemError
-from manyheads.tasks.translation.predictor import Translation
+from manyheads.tasks.translation.options import Translation
 from manyheads.tasks.verbs import COMMANDS, SERVED
 from tests.support.refusals import refused
 

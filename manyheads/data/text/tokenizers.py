@@ -235,6 +235,29 @@ def character_tokenizer(tokens: Sequence[str], special: Sequence[str]) -> Tokeni
     return _special_tokens_as_text(tokenizer)
 
 
+def spelled_words() -> Tokenizer:
+    """Return ELMo's tokenizer, which encodes each word and each punctuation mark as a space and its UTF-8 bytes.
+
+    The ids are those of the published model (Peters 2018): 0 is padding, 1 to 256 are the bytes, and 257 and 258 mark
+    the begin and the end of a text.
+    """
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]  # bytes that byte-level BPE writes as themselves
+    others = [byte for byte in range(256) if byte not in printable]
+    names = {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+    pad, begin, end = "<pad>", "<s>", "</s>"
+    ids = {pad: 0, **{names[byte]: byte + 1 for byte in range(256)}, begin: 257, end: 258}
+    tokenizer = Tokenizer(models.BPE(ids, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.BertPreTokenizer(), pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([pad, begin, end])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{begin} $A {end}", special_tokens=[(token, ids[token]) for token in (begin, end)]
+    )
+    return _special_tokens_as_text(tokenizer)
+
+
 def train_word_level(texts: Iterable[str], vocabulary: int, *, lowercase: bool = True) -> Tokenizer:
     """Train a tokenizer of the most frequent words, like TextVectorization of Keras.
 

@@ -21,6 +21,8 @@ INFO = TaskInfo(
     },
     (
         PredictorRow("classification.predictor:Classifier", ("text-classifier", "sequence-baseline", "tfidf")),
-        PredictorRow("classification.predictor:Classifier", ("bert", "bert-features", "gpt", "gpt2"), ("sequence",)),
+        PredictorRow(
+            "classification.predictor:Classifier", ("bert", "bert-features", "gpt", "gpt2", "elmo"), ("sequence",)
+        ),
     ),
 )

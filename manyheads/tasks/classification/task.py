@@ -20,6 +20,7 @@ from manyheads.data.text.tokenizers import PAD, train_bpe, train_word_level
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
 from manyheads.models.bert import Bert
+from manyheads.models.elmo import Elmo
 from manyheads.models.gpt import GPT
 from manyheads.models.presets import build, preset_for_data
 from manyheads.runs.checks import log_warnings
@@ -145,23 +146,27 @@ def _flops(objective: ClassificationObjective) -> float:
 
 
 def _initial_model(config: ClassificationConfig, run: Run, labels: tuple[str, ...]) -> tuple[Model[Config], Tokenizer]:
-    """Return the BERT or GPT that `--init` names, with a new classification head, and the tokenizer of the model."""
+    """Return the BERT, GPT or ELMo that `--init` names, with a new classification head, and the model's tokenizer."""
     assert run.init is not None
     rates = config.model if config.preset is None else {}
     if directory.read_settings(directory.resolve(run.init))[0].module is Bert:
         run.refuse(("auxiliary",), f"the weight of a language model's loss, but {run.init} is none: leave it out")
         rates = {**rates, "target": config.target}
         return start_tuned(run, "sequence", labels, config.tuned, scratch=config.scratch, rates=rates)
-    loaded = opened(run, GPT, "a BERT or a GPT")
+    loaded = opened(run, (GPT, Elmo), "a BERT, a GPT or an ELMo")
+    settings = {"head": "sequence", "labels": labels, "target": config.target, **rates, **dropout_rates(run)}
+    if isinstance(loaded.model, Elmo):
+        run.refuse(("auxiliary", "tuned"), f"no effect on an ELMo, such as {run.init}: leave it out")
+        elmo = adapted(run, loaded, **settings)
+        return (Elmo(elmo.config) if config.scratch else elmo), tokenizer_of(loaded)
     run.refuse(("tuned",), f"selects the layers of a BERT, but {run.init} is a GPT: leave it out")
     tokenizer, end = add_classifier_tokens(tokenizer_of(loaded)), loaded.model.config.end
-    settings = {
-        "head": "sequence", "labels": labels, "target": config.target,
+    settings |= {
         "vocab": max(loaded.model.config.vocab, max(tokenizer.get_vocab().values()) + 1),
         # token id that the tokenizer never puts at the end of an input for this classifier
         "pad": tokenizer.token_to_id(START) if end is None else end,
     }  # fmt: skip
-    model = adapted(run, loaded, **settings, **{**rates, **dropout_rates(run)})
+    model = adapted(run, loaded, **settings)
     return (GPT(model.config) if config.scratch else model), tokenizer
 
 

@@ -1,4 +1,4 @@
-"""Alignment of the words of a translation with those of its source, from attention weights."""
+"""Alignment of the words of a translation with those of its source, from attention weights, and copies of words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bisect import bisect_right
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Encoding
+from tokenizers import Encoding, Tokenizer
 
 
 def word_pairs(
@@ -23,6 +23,25 @@ def word_pairs(
     """
     rows, columns = _words(*target, weights.shape[0]), _words(*source, weights.shape[1])
     return [(int(source), i) for i, source in enumerate((rows @ weights @ columns.T).argmax(1))]
+
+
+def with_copies(
+    tokenizer: Tokenizer, tokens: list[int], unknown: str, weights: NDArray[np.float32], source: Encoding, text: str
+) -> str:
+    """Return the text of target tokens with words of the source text in place of unknown words (Luong 2015b).
+
+    A copy has the characters of the source token with the largest attention weight.
+
+    tokenizer, tokens, unknown  target tokenizer, target tokens, and the name of the token of unknown words
+    weights       attention weights (Tq, Tk), from target tokens to source tokens
+    source, text  tokens of the source text, with the text. Tokens without characters, such as the end, are not copied
+    """
+    spans = source.offsets[: weights.shape[1]]
+    best = (weights * np.array([end > start for start, end in spans])).argmax(1)
+    names = map(tokenizer.id_to_token, tokens)
+    copies = [text[slice(*spans[at])] for at, name in zip(best, names, strict=True) if name == unknown]
+    written: str = tokenizer.decode(tokens, skip_special_tokens=False)
+    return re.sub(re.escape(unknown), lambda _: copies.pop(0).strip(), written)
 
 
 def _words(encoding: Encoding, text: str, tokens: int) -> NDArray[np.float64]:

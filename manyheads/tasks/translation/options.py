@@ -1,9 +1,9 @@
-"""Options of `translate` and other decoding methods of a translator, and the settings of a search that follow."""
+"""Options and results of `translate` and other decoding methods, and the settings of a search that follow."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import TypedDict
 
 from manyheads.errors import UserError
@@ -14,6 +14,23 @@ from manyheads.tasks.translation.wording import Wording
 
 FORCED_BEAM = 5  # minimum default beam width with forced words, as in fairseq; greedy decoding places them badly
 MAX_ALPHA, MAX_SEED = 10, 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Translation:
+    """Translation of one line of text.
+
+    text             translated text
+    score            log-probability divided by the length penalty. Several translations of a line are sorted by score
+    log_probability  natural logarithm of the probability of the translation
+    """
+
+    text: str
+    score: float
+    log_probability: float
+
+    def __str__(self) -> str:
+        return self.text
 
 
 class Options(TypedDict, total=False):
@@ -31,6 +48,8 @@ class Options(TypedDict, total=False):
                  the tokenizer gives is banned
     no_repeat    length of token sequences that may occur only once in a translation. With 0, sequences may repeat
     min_length   minimum number of tokens of a translation
+    copy_unknown if True, the source word with the largest attention weight replaces each unknown word of a translation
+                 (Luong 2015b; "PosUnk" in Zhou 2016). It needs a vocabulary with an unknown word
     temperature  temperature with which translations are drawn at random. By default, the best translations are searched
     top_k        number of most probable tokens from which a token is drawn
     top_p        total probability of the most probable tokens from which a token is drawn
@@ -45,6 +64,7 @@ class Options(TypedDict, total=False):
     ban: str | Sequence[str]
     no_repeat: int
     min_length: int
+    copy_unknown: bool
     temperature: float | None
     top_k: int | None
     top_p: float | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Unpack, overload
 
@@ -22,11 +22,12 @@ from manyheads.errors import UserError
 from manyheads.files import JsonObject
 from manyheads.generation import Hypothesis, score
 from manyheads.models.encoder_decoder import TranslationModel
+from manyheads.tasks.encoding import unknown_token
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.inputs import Texts, equal_rows, rows_of
 from manyheads.tasks.predictor import ModelWithTokenizer
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, side_of, tokenized
-from manyheads.tasks.translation.alignment import word_pairs
+from manyheads.tasks.translation.alignment import with_copies, word_pairs
 from manyheads.tasks.translation.decoding import (
     DECODING_TOKENS,
     MAX_POSITIONS,
@@ -43,29 +44,12 @@ from manyheads.tasks.translation.metrics import (
     sentence_chrf,
     translation_metrics,
 )
-from manyheads.tasks.translation.options import Options, decoding_of
+from manyheads.tasks.translation.options import Options, Translation, decoding_of
 from manyheads.training.distributed_map import distributed_map
 
 LOGITS = 2**26  # maximum number of logits computed at once while scoring; a single sentence pair may need more
 SPLIT = "split it"
 CUT = ", or cut it with truncate (--truncate)"
-
-
-@dataclass(frozen=True)
-class Translation:
-    """Translation of one line of text.
-
-    text             translated text
-    score            log-probability divided by the length penalty. Several translations of a line are sorted by score
-    log_probability  natural logarithm of the probability of the translation
-    """
-
-    text: str
-    score: float
-    log_probability: float
-
-    def __str__(self) -> str:
-        return self.text
 
 
 @checked_methods
@@ -166,7 +150,11 @@ class Translator(ModelWithTokenizer[TranslationModel]):
             seed=options.get("seed", 0),
         )  # fmt: skip
         blank = [Translation("", 0.0, 0.0)]
-        ranked = [[self._translation(h) for h in found] or blank for found in hypotheses]
+        copies = options.get("copy_unknown", False)
+        ranked = [
+            [Translation(self._text(h.tokens, ids, text, copies), h.score, h.log_probability) for h in found] or blank
+            for found, ids, text in zip(hypotheses, sources, lines, strict=True)
+        ]
         return ranked[0] if single else ranked
 
     def score(self, sources: str | Texts, targets: str | Texts, alpha: float = 0.6) -> Any:
@@ -257,8 +245,7 @@ class Translator(ModelWithTokenizer[TranslationModel]):
             >>> translator.alignments("the cat", "the dog")[1][1]  # the second pair is that of target word 1
             1
         """
-        layers = vars(self.model.config).get("decoder_layers", 1)
-        chosen = max(0, layers - 2) if layer is None else layer
+        layers = None if layer is None else [layer]
         sources, single = rows_of(texts)
         given: Any = sources[0] if single else sources
         targets = self.translate(given) if targets is None else targets
@@ -268,7 +255,7 @@ class Translator(ModelWithTokenizer[TranslationModel]):
             if not (text.strip() and target.strip()):
                 found.append(list[tuple[int, int]]())
                 continue
-            (record,) = self.attend(text, target, layers=[chosen], axis="cross")["cross"]
+            record = self.attend(text, target, layers=layers, axis="cross")["cross"][-2:][0]
             sides = (self.target_tokenizer.encode(target), target), (self.tokenizer.encode(text), text)
             found.append(word_pairs(record.weights[0].mean(0), *sides))
         return found[0] if single else found
@@ -394,6 +381,15 @@ class Translator(ModelWithTokenizer[TranslationModel]):
             encoded.append(ids)
         return encoded
 
-    def _translation(self, hypothesis: Hypothesis) -> Translation:
-        text = self.target_tokenizer.decode(hypothesis.tokens, skip_special_tokens=True)
-        return Translation(text, hypothesis.score, hypothesis.log_probability)
+    def _text(self, tokens: list[int], ids: list[int], source: str, copy_unknown: bool) -> str:
+        """Return the text of target tokens, for a source text with its token ids."""
+        name = unknown_token(self.target_tokenizer) or ""
+        unknown = self.target_tokenizer.token_to_id(name)
+        if copy_unknown and unknown is None:
+            raise UserError(f"{self.path}: its vocabulary has no unknown word: leave out copy_unknown (--copy-unknown)")
+        if not copy_unknown or unknown not in tokens:
+            return self.target_tokenizer.decode(tokens, skip_special_tokens=True)
+        inputs = [torch.tensor([ids]), None, torch.tensor([[self.model.config.start, *tokens[:-1]]])]
+        record = self._attention_maps(inputs, None, source, MapOptions("cross"))["cross"][-2:][0]
+        weights, encoding = record.weights[0].mean(0), self.tokenizer.encode(source)
+        return with_copies(self.target_tokenizer, tokens, name, weights, encoding, source)

@@ -76,6 +76,10 @@ FEATURES: dict[str, str | dict[str, Any]] = {
     "record deit": {"recipe": "deit", "overrides": {}},
     "record imdb/* cell=gru": {"recipe": "imdb/rnn", "overrides": {"model.cell": "gru"}},
     "record imdb/gru*": {"recipe": "imdb/gru", "overrides": {}},
+    "record translation/rivals rows=lstm-experts": {
+        "recipe": "translation/rivals",
+        "overrides": {"rows": "lstm-experts"},
+    },
     "record translation/wmt14*": {"recipe": "translation/wmt14-base", "overrides": {"data": "wmt14"}},
 }
 

@@ -18,6 +18,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("rnn-attention/bahdanau", {"cell": "lstm", "layers": 2, "scores": "general"}),
     *(("rnn-attention/luong", {"input_feeding": feeding}) for feeding in (False, True)),
     ("gnmt/tiny", {}),
+    ("gnmt/experts", {"experts": 5, "top_k": 2, "expert_size": 7}),
+    ("deep-att/rival", {"layers": 3, "decoder_layers": 2}),
     *(("convs2s/rival", {**LAYERS, "decoder_kernel": kernel}) for kernel in (1, 4)),
     *(("bytenet/rival", {"sets": 1, "decoder_kernel": kernel}) for kernel in (1, 3)),
 ]

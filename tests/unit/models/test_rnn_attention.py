@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from manyheads.core.tap import edit, record, record_calculations
+from manyheads.models.deep_att import DeepAtt, DeepAttConfig
 from manyheads.models.gnmt import GNMT, GNMTConfig
 from manyheads.models.rnn_attention import RNNAttention, RNNAttentionConfig
 
@@ -27,6 +28,13 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def model(kind: str) -> Any:
     torch.manual_seed(0)
+    if kind == "experts":
+        sizes: dict[str, Any] = {"layers": 3, "decoder_layers": 2, "experts": 5, "top_k": 2, "expert_size": 7}
+        config = GNMTConfig(**TOKENS, width=8, hidden=6, dropout=0.0, feed_forward="experts", **sizes)
+        return GNMT(config).double().eval()
+    if kind == "deep-att":
+        deep = DeepAttConfig(**TOKENS, width=8, hidden=6, layers=3, decoder_layers=2, dropout=0.0)
+        return DeepAtt(deep).double().eval()
     if kind == "gnmt":
         return GNMT(GNMTConfig(**TOKENS, width=8, hidden=6, layers=4, dropout=0.0)).double().eval()
     return RNNAttention(RNNAttentionConfig(**TOKENS, width=8, hidden=6, dropout=0.0, **KINDS[kind])).double().eval()
@@ -118,6 +126,64 @@ def attentive_logits(net: RNNAttention, source: torch.Tensor, target: torch.Tens
     return np.array(logits)
 
 
+def mixture(n: Numbers, name: str, x: Array, top: int) -> Array:
+    """Noiseless top-k gating of Shazeer 2017: a softmax over the logits of the best experts only."""
+    scores = n.weights[f"{name}.router.weight"] @ x
+    best = np.argsort(-scores)[:top]
+    mixed = np.zeros_like(x)
+    for gate, expert in zip(softmax(scores[best]), best, strict=True):
+        up, down = f"{name}.expand.{expert}", f"{name}.contract.{expert}"
+        hidden = np.maximum(n.weights[f"{up}.weight"] @ x + n.weights[f"{up}.bias"], 0)
+        mixed += gate * (n.weights[f"{down}.weight"] @ hidden + n.weights[f"{down}.bias"])
+    return mixed
+
+
+def expert_logits(net: GNMT, source: torch.Tensor, target: torch.Tensor) -> Array:
+    c, n = net.config, Numbers(net)
+    zeros = [np.zeros(c.hidden)] * 2
+    x, _ = n.both("encoder.0", 0, list(n.embedded(source)), [np.zeros(c.hidden // 2)] * 2)
+    x = [a + b for a, b in zip(n.read("encoder.1", "_l0", x, zeros)[0], x, strict=True)]
+    x = [word + sigmoid(mixture(n, "mixture.experts", word, c.top_k)) for word in x]
+    memory = [a + b for a, b in zip(n.read("encoder.2", "_l0", x, zeros)[0], x, strict=True)]
+    low, high, logits = zeros, zeros, []
+    for word in n.embedded(target):
+        context = n.context(low[0], memory)
+        low = n.cell("decoder.lowest", "_l0", np.concatenate([word, context]), low)
+        y = low[0] + sigmoid(mixture(n, "decoder.mixture.experts", low[0], c.top_k))
+        high = n.cell("decoder.layers.0", "_l0", np.concatenate([y, context]), high)
+        logits.append(n.project(n.weights["combine.weight"] @ (high[0] + y) + n.weights["combine.bias"]))
+    return np.array(logits)
+
+
+def deep_att_logits(net: DeepAtt, source: torch.Tensor, target: torch.Tensor) -> Array:
+    """Fast-forward connections, computed from the products f of the layers."""
+    c, n = net.config, Numbers(net)
+    size = c.hidden
+    zeros = [np.zeros(size)] * 2
+
+    def above(layer: str, x: Array, h: Array) -> Array:
+        return np.concatenate([(n.weights[f"{layer}.weight_ih_l0"] @ x)[: 2 * size], h])
+
+    tops = []
+    for column in range(2):
+        words = list(n.embedded(source))
+        for k in range(c.layers):
+            name, step = f"columns.{column}.{k}", -1 if (k + column) % 2 else 1
+            read = n.read(name, "_l0", words[::step], zeros)[0][::step]
+            words = [above(name, x, h) for x, h in zip(words, read, strict=True)]
+        tops.append(words)
+    memory = [n.weights["memory.weight"] @ np.concatenate(pair) for pair in zip(*tops, strict=True)]
+    states: list[list[Array]] = [zeros] * (c.decoder_layers or c.layers)
+    logits = []
+    for word in n.embedded(target):
+        x = np.concatenate([word, n.context(states[0][0], memory)])
+        for k in range(len(states)):
+            states[k] = n.cell(f"decoder.layers.{k}", "_l0", x, states[k])
+            x = above(f"decoder.layers.{k}", x, states[k][0])
+        logits.append(n.project(n.weights["combine.weight"] @ x + n.weights["combine.bias"]))
+    return np.array(logits)
+
+
 def gnmt_logits(net: GNMT, source: torch.Tensor, target: torch.Tensor) -> Array:
     c, n = net.config, Numbers(net)
     zeros = [np.zeros(c.hidden)] * 2
@@ -137,16 +203,19 @@ def gnmt_logits(net: GNMT, source: torch.Tensor, target: torch.Tensor) -> Array:
     return np.array(logits)
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "gnmt"])
+DEEP: dict[str, Any] = {"gnmt": gnmt_logits, "experts": expert_logits, "deep-att": deep_att_logits}
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *DEEP])
 def test_logits_equal_a_loop_over_words(kind: str) -> None:
     net = model(kind)
-    expected = gnmt_logits if kind == "gnmt" else attentive_logits
+    expected = DEEP.get(kind, attentive_logits)
     logits = net(SOURCE, LENGTHS, TARGET).detach().numpy()
     for row, length in enumerate(LENGTHS.tolist()):
         np.testing.assert_allclose(logits[row], expected(net, SOURCE[row, :length], TARGET[row]), atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["bahdanau", "luong", "fed", "gnmt"])
+@pytest.mark.parametrize("kind", ["bahdanau", "luong", "fed", *DEEP])
 def test_a_recorded_map_has_one_row_per_target_position(kind: str) -> None:
     net = model(kind)
     plain = net(SOURCE, LENGTHS, TARGET)
@@ -196,3 +265,8 @@ def test_impossible_settings() -> None:
     for kind in (RNNAttentionConfig, GNMTConfig):
         with pytest.raises(ValueError, match="hidden is 7: expected an even number"):
             kind(**TOKENS, hidden=7)
+    experts: dict[str, Any] = {**TOKENS, "feed_forward": "experts", "top_k": 2}
+    with pytest.raises(ValueError, match="feed_forward is experts: expected at least 2 layers of each side"):
+        GNMTConfig(**experts, decoder_layers=1)
+    with pytest.raises(ValueError, match="top_k is 1: expected at least 2 experts per token"):
+        GNMTConfig(**experts | {"top_k": 1})

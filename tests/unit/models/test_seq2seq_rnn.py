@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from manyheads.core.recurrent import Cell
-from manyheads.models.seq2seq_rnn import Seq2SeqRNN, Seq2SeqRNNConfig, reverse_texts
+from manyheads.core.recurrent import Cell, reverse_texts
+from manyheads.models.seq2seq_rnn import Seq2SeqRNN, Seq2SeqRNNConfig
 
 TOKENS: dict[str, Any] = {"source_vocab": 13, "target_vocab": 13, "pad": 12, "end": 0, "start": 12}
 SOURCE = torch.randint(1, 12, (3, 6), generator=torch.Generator().manual_seed(1))

@@ -15,6 +15,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "rnn-attention/luong": {"model.input_feeding": True},
     "rnn-attention/bahdanau": {},
     "gnmt/tiny": {"model.layers": 2},
+    "gnmt/experts": {"model.experts": 4, "model.top_k": 2, "model.expert_size": 16},
+    "deep-att/rival": {"model.layers": 2, "model.decoder_layers": 2},
     "convs2s/rival": LAYERS,
     "bytenet/rival": {"model.sets": 1},
 }

@@ -12,9 +12,13 @@ from safetensors.torch import load_file
 from transformers import GenerationConfig
 
 import manyheads
-from manyheads import cli
+from manyheads import cli, directory
+from manyheads.core.tap import record
+from manyheads.data.text.tokenizers import train_unigram
 from manyheads.errors import UserError
 from manyheads.export.average import average
+from manyheads.models.presets import build, preset
+from manyheads.tasks.translation.decoding import decode
 from manyheads.tasks.translation.options import Options, decoding_of
 from manyheads.tasks.translation.predictor import Translator
 from tests.contracts.tasks.translation.test_run import SMALL, lines
@@ -176,3 +180,47 @@ def test_the_average_has_the_mean_weights(run: Path, tmp_path: Path) -> None:
         average(kept, tmp_path / "mean")
     with pytest.raises(UserError, match="expected two or more models"):
         average(kept[:1], tmp_path / "one")
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "cross"),
+    [
+        ("transformer/tiny", {**SMALL, "model.decoder_layers": 3}, "decoder.blocks.1.cross"),
+        ("deep-att/rival", {"model.hidden": 12, "model.layers": 2, "model.decoder_layers": 2}, "decoder.cross"),
+    ],
+)
+def test_unknown_words_are_copied_from_the_source(
+    name: str, sizes: dict[str, Any], cross: str, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {
+        **sizes, "data": str(corpus), "preset": name, "model.width": 16, "tokenizer": "words", "joint": False,
+        "model.tie": "none", "vocabulary": [20, 9], "training.steps": 40, "training.learning_rate": 1e-2,
+        "threads": 1, "batch_tokens": 256, "beam": 1,
+    }  # fmt: skip
+    manyheads.train("translation", settings, out=tmp_path / "run")
+    found: Any = manyheads.load(tmp_path / "run")
+    text = "one red dog, seven"
+    source = found.tokenizer.encode(text)
+    ((hypothesis,),) = decode(found.compiled, [source.ids])
+    inputs = torch.tensor([source.ids]), None, torch.tensor([[found.model.config.start, *hypothesis.tokens]])
+    with torch.no_grad(), record(found.model) as maps:
+        found.model(*inputs)
+    best = maps[cross][0][0].mean(0)[:, 1:-1].argmax(1)  # without <bos> and <eos>
+    words = ["one", "red", "dog", ",", "seven"]
+    names = [found.target_tokenizer.id_to_token(token) for token in hypothesis.tokens]
+    assert "<unk>" in names
+    expected = [words[best[i]] if word == "<unk>" else word for i, word in enumerate(names)]
+    assert found.translate(text, copy_unknown=True).replace(",", " ,").split() == " ".join(expected).split()
+    assert found.translate(text).split() == [word for word in names if word != "<unk>"]
+    assert cli.main(["translate", str(tmp_path / "run"), text, "--copy-unknown"]) == 0
+    assert capsys.readouterr().out.strip() == found.translate(text, copy_unknown=True)
+
+
+def test_copies_need_an_unknown_word(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="yield a vocabulary of only 18 ids"):
+        tokenizer = train_unigram(["one red dog", "two blue cats"], 24)
+    torch.manual_seed(0)
+    sizes = {"source_vocab": 24, "target_vocab": 24, "pad": 23, "end": 0, "start": 23, "width": 8}
+    directory.save(tmp_path / "run", build(preset("seq2seq-rnn/tiny", **sizes)), tokenizer)
+    with pytest.raises(UserError, match="its vocabulary has no unknown word: leave out copy_unknown"):
+        manyheads.load(tmp_path / "run").translate("one", copy_unknown=True)

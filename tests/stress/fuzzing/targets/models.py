@@ -42,9 +42,18 @@ SIZES: dict[str, dict[str, Any]] = {
     "seq2seq-rnn": {**_SIDES, "layers": 1},
     "rnn-attention": {**_SIDES, "hidden": 6},
     "gnmt": {**_SIDES, "hidden": 6, "layers": 2},
+    "deep-att": {**_SIDES, "hidden": 6, "layers": 2},
     "convs2s": {**_SIDES, "hidden": 6, "encoder_layers": 1, "decoder_layers": 1},
     "bytenet": {**_SIDES, "hidden": 6, "sets": 1},
     "bert": {**BLOCK, "vocab": 54, "max_positions": 32, "head": "sequence", "labels": ("a", "b")},
+    "elmo": {
+        "width": 8,
+        "hidden": 12,
+        "filters": (2, 3),
+        "max_characters": 9,
+        "head": "sequence",
+        "labels": ("a", "b"),
+    },
     "text-classifier": {"vocab": 20, "width": 8, "head_width": 4, "feed_forward": 8, "positions": "concatenated"},
     "sequence-baseline": {"vocab": 20, "width": 8, "hidden": 8},
     "tfidf": {"vocab": 20},
@@ -80,6 +89,8 @@ def tokenizer_for(family: str) -> Tokenizer | None:
         return tokenizers.train_wordpiece(TEXTS, 54)
     if family in ("gpt2", "universal-sequence"):
         return tokenizers.train_byte_bpe(TEXTS, 288)
+    if family == "elmo":
+        return tokenizers.spelled_words()
     if family in TRANSLATORS:
         return tokenizers.train_bpe(TEXTS, 48)
     return (
