@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from lab import complexity_page, evidence_page, rivals_page, service_page, speed_page, survival_page, weights
@@ -17,6 +18,7 @@ from lab.records import (
     describe,
     describe_rows,
     groups,
+    matching,
     name_and_settings,
     records,
     run_of,
@@ -283,6 +285,17 @@ def readings_table() -> str:
     return f"{_markdown(head + rows)}\n\n![Entity F1 over the steps of pretraining](../images/{DIRECTIONS.name})"
 
 
+def elmo_table() -> str:
+    """Return the validation accuracy of ELMo's fine-tuning, from pretrained and from random weights."""
+    rows = [["weights at the start", "accuracy", "seeds"], ["---", "--:", "--:"]]
+    found = matching("single-sentence", "init=elmo-short")
+    for name, scratch in (("pretrained", False), ("random", True)):
+        runs = [record for record in found if record["overrides"].get("scratch", False) == scratch]
+        accuracy = [record["metrics"]["accuracy"]["value"] for record in runs]
+        rows += [[name, f"{mean(accuracy):.3f}", str(len(runs))]] if runs else []
+    return _markdown(rows) if found else ""
+
+
 def hunger_picture() -> str:
     """Return the pictures that `lab.results_plot` draws if there are records."""
     return f"![Accuracy by training images: {', '.join(HUNGRY.values())}](../images/{HUNGER.name})" if hunger() else ""
@@ -307,7 +320,7 @@ PAPERS = {
     "experts": (),
     "bert": ("bert/pretraining", "bert/imdb", "bert/imdb-1000", "sst2", "mrpc", "conll2003", "xquad", "tagging"),
     "roberta": ("bert/roberta",),
-    "elmo": (),
+    "elmo": ("elmo",),
     "directions": ("reading",),
     "gpt": (
         "language-modeling", "language-modeling/tiny-shakespeare", "language-modeling/tiny-shakespeare-gpu",
@@ -347,6 +360,7 @@ PAGES: dict[str, tuple[Callable[[], str], ...]] = {
             *([partial(table, *recipes, rivals=RIVALS.get(page, ()), shown=SHOWN)] if recipes else []),
             *([hunger_picture] if page == "vit" else []),
             *([readings_table] if page == "directions" else []),
+            *([elmo_table] if page == "elmo" else []),
         )
         for page, recipes in PAPERS.items()
     },

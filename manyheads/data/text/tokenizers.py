@@ -244,17 +244,13 @@ def spelled_words() -> Tokenizer:
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]  # bytes that byte-level BPE writes as themselves
     others = [byte for byte in range(256) if byte not in printable]
     names = {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
-    pad, begin, end = "<pad>", "<s>", "</s>"
-    ids = {pad: 0, **{names[byte]: byte + 1 for byte in range(256)}, begin: 257, end: 258}
-    tokenizer = Tokenizer(models.BPE(ids, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.BertPreTokenizer(), pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)]
-    )
+    marks = {"<pad>": 0, "<s>": 257, "</s>": 258}
+    tokenizer = Tokenizer(models.BPE(marks | {names[byte]: byte + 1 for byte in range(256)}, []))
+    words, spelled = pre_tokenizers.BertPreTokenizer(), pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, spelled])
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([pad, begin, end])
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{begin} $A {end}", special_tokens=[(token, ids[token]) for token in (begin, end)]
-    )
+    tokenizer.add_special_tokens([*marks])
+    tokenizer.post_processor = processors.TemplateProcessing("<s> $A </s>", special_tokens=[*marks.items()][1:])
     return _special_tokens_as_text(tokenizer)
 
 
