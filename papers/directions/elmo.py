@@ -19,7 +19,8 @@ from manyheads.data.batching import token_batches
 from manyheads.data.readers.documents import Documents
 from manyheads.data.readers.splits import SplitData
 from manyheads.data.sources.running_text import DocumentSource
-from manyheads.data.text.tokenizers import encode_all, spelled_words
+from manyheads.data.text.spelling import spelled_words
+from manyheads.data.text.tokenizers import encode_all
 from manyheads.models.elmo import Elmo
 from manyheads.models.presets import build, preset_for_data
 from manyheads.runs.estimate import Plan

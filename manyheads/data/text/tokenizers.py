@@ -92,7 +92,7 @@ def train_wordpiece(
         special_tokens=[(token, trained.token_to_id(token)) for token in (start, separator)],
     )
     trained.decoder = decoders.WordPiece()
-    return _special_tokens_as_text(trained)
+    return special_tokens_as_text(trained)
 
 
 def train_byte_bpe(texts: Iterable[str], vocabulary: int, *, min_frequency: int = 2) -> Tokenizer:
@@ -153,7 +153,7 @@ def _train_on_bytes(
     tokenizer.train_from_iterator(_Texts(texts), trainer)
     tokenizer.add_special_tokens([last])
     _check_size(tokenizer.get_vocab_size(), vocabulary, f"256 bytes and {', '.join((*first, str(last)))}")
-    _special_tokens_as_text(tokenizer)
+    special_tokens_as_text(tokenizer)
 
 
 def train_bpe(texts: Iterable[str], vocabulary: int, *, min_frequency: int = 2) -> Tokenizer:
@@ -174,7 +174,7 @@ def train_bpe(texts: Iterable[str], vocabulary: int, *, min_frequency: int = 2) 
     tokenizer.add_special_tokens([PAD])
     characters = f"three special tokens and {tokenizer.get_vocab_size() - 3:,} distinct characters"
     _check_size(tokenizer.get_vocab_size(), vocabulary, characters)
-    return _special_tokens_as_text(tokenizer)
+    return special_tokens_as_text(tokenizer)
 
 
 def train_unigram(texts: Iterable[str], vocabulary: int) -> Tokenizer:
@@ -208,7 +208,7 @@ def train_unigram(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     # END and UNKNOWN keep their ids in the vocabulary; PAD is new and gets the last id.
     tokenizer.add_special_tokens([END, UNKNOWN, PAD])
     _check_size(tokenizer.get_vocab_size(), vocabulary, "three special tokens and all characters")
-    return _special_tokens_as_text(tokenizer)
+    return special_tokens_as_text(tokenizer)
 
 
 def train_character(texts: Iterable[str]) -> Tokenizer:
@@ -232,26 +232,7 @@ def character_tokenizer(tokens: Sequence[str], special: Sequence[str]) -> Tokeni
     tokenizer = Tokenizer(model)
     tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens(list(special))
-    return _special_tokens_as_text(tokenizer)
-
-
-def spelled_words() -> Tokenizer:
-    """Return ELMo's tokenizer, which encodes each word and each punctuation mark as a space and its UTF-8 bytes.
-
-    The ids are those of the published model (Peters 2018): 0 is padding, 1 to 256 are the bytes, and 257 and 258 mark
-    the begin and the end of a text.
-    """
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]  # bytes that byte-level BPE writes as themselves
-    others = [byte for byte in range(256) if byte not in printable]
-    names = {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
-    marks = {"<pad>": 0, "<s>": 257, "</s>": 258}
-    tokenizer = Tokenizer(models.BPE(marks | {names[byte]: byte + 1 for byte in range(256)}, []))
-    words, spelled = pre_tokenizers.BertPreTokenizer(), pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, spelled])
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([*marks])
-    tokenizer.post_processor = processors.TemplateProcessing("<s> $A </s>", special_tokens=[*marks.items()][1:])
-    return _special_tokens_as_text(tokenizer)
+    return special_tokens_as_text(tokenizer)
 
 
 def train_word_level(texts: Iterable[str], vocabulary: int, *, lowercase: bool = True) -> Tokenizer:
@@ -272,7 +253,7 @@ def train_word_level(texts: Iterable[str], vocabulary: int, *, lowercase: bool =
     )
     tokenizer.train_from_iterator(_Texts(texts), trainer)
     _check_size(tokenizer.get_vocab_size(), vocabulary, "two special tokens and one word")
-    return _special_tokens_as_text(tokenizer)
+    return special_tokens_as_text(tokenizer)
 
 
 def train_words(texts: Iterable[str], vocabulary: int, language: str, *, begin: bool) -> Tokenizer:
@@ -311,7 +292,7 @@ def word_tokenizer(vocabulary: Mapping[str, int], language: str, *, begin: bool)
     hyphens = [decoders.Replace(Regex(r"(?<=\w) - (?=\w)"), "-")] * (language == "en")
     words = [decoders.WordPiece(prefix=" ", cleanup=False), decoders.Fuse()]  # The decoder joins words with spaces.
     tokenizer.decoder = decoders.Sequence([*words, decoders.Replace(Regex(_BLANKS), ""), *hyphens])
-    return _special_tokens_as_text(tokenizer)
+    return special_tokens_as_text(tokenizer)
 
 
 def _word_splitter(language: str) -> pre_tokenizers.PreTokenizer:
@@ -378,7 +359,7 @@ def _check_size(size: int, vocabulary: int, required: str) -> None:
         warnings.warn(f"vocabulary={vocabulary}: the texts yield a vocabulary of only {size:,} ids", stacklevel=3)
 
 
-def _special_tokens_as_text(tokenizer: Tokenizer) -> Tokenizer:
+def special_tokens_as_text(tokenizer: Tokenizer) -> Tokenizer:
     tokenizer.encode_special_tokens = True
     return tokenizer
 
@@ -397,7 +378,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     except Exception as error:  # The tokenizers library raises plain Exception.
         raise UserError(f"{path}: not a tokenizer ({str(error).splitlines()[0]}); write the file again") from None
     # The file tokenizer.json does not store the flag that makes special tokens in a text ordinary text.
-    return _special_tokens_as_text(tokenizer)
+    return special_tokens_as_text(tokenizer)
 
 
 def encode_all(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:

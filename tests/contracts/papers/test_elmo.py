@@ -15,7 +15,7 @@ import manyheads
 from manyheads import cli
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.documents import Documents
-from manyheads.data.text.tokenizers import spelled_words
+from manyheads.data.text.spelling import spelled_words
 from manyheads.errors import UserError
 from manyheads.models.presets import build, preset
 from manyheads.tasks.train import train

@@ -80,7 +80,7 @@ def test_published_counts(name: str, settings: dict[str, Any], count: int) -> No
 def test_every_preset_has_a_count_and_unknown_ones_are_suggested() -> None:
     names = {name.removeprefix("bert/") for name in PRESETS if name.startswith("bert/")}
     assert names == {"tiny", "mini", "small", "medium", "base-uncased", "base-cased", "large-uncased", "megatron-345m"}
-    with pytest.raises(ValueError, match="unknown preset 'bert/huge': did you mean bert/"):
+    with pytest.raises(ValueError, match="unknown preset 'bert/huge': did you mean "):
         preset("bert/huge")
     with pytest.raises(ValueError, match="unknown settings depth"):
         preset("bert/tiny", depth=3)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from manyheads.data.text.tokenizers import spelled_words
+from manyheads.data.text.spelling import spelled_words
 from manyheads.models.adapt import adapt
 from manyheads.models.elmo import Elmo, spell
 from manyheads.models.presets import build, preset

@@ -81,9 +81,8 @@ def test_every_number_of_a_configuration_has_a_range() -> None:
         for field in fields(kind):
             for limits in _numbers(hints[field.name]):
                 assert any(isinstance(limit, (Range, Below)) for limit in limits), f"{kind.__name__}.{field.name}"
-    assert (
-        len(kinds) == len({family.config for family in FAMILIES.values()}) + 3
-    )  # of the recurrence, of encoder-decoders and of convolutional networks
+    # the bases of the recurrence, of encoder-decoders, of deep translators and of convolutional networks
+    assert len(kinds) == len({family.config for family in FAMILIES.values()}) + 4
 
 
 def test_other_weights_are_kept() -> None:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save
 from tokenizers import Tokenizer
 
 from manyheads import directory
-from manyheads.data.text import tokenizers
+from manyheads.data.text import spelling, tokenizers
 from manyheads.data.text.tokenizers import load_tokenizer
 from manyheads.interop.formats import TIMM
 from manyheads.interop.tokenizer import read_tokenizers
@@ -90,7 +90,7 @@ def tokenizer_for(family: str) -> Tokenizer | None:
     if family in ("gpt2", "universal-sequence"):
         return tokenizers.train_byte_bpe(TEXTS, 288)
     if family == "elmo":
-        return tokenizers.spelled_words()
+        return spelling.spelled_words()
     if family in TRANSLATORS:
         return tokenizers.train_bpe(TEXTS, 48)
     return (
