@@ -37,6 +37,7 @@ def test_another_model_for_classification_is_named(tmp_path: Path) -> None:
     for split in ("train", "val"):
         (tmp_path / f"{split}.tsv").write_text("text\tlabel\n" + "red\ta\nblue\tb\n" * 4)
     with pytest.raises(
-        ValueError, match="net: found a manyheads-resnet model, but single-sentence starts from a BERT or a GPT"
+        ValueError,
+        match="net: found a manyheads-resnet model, but single-sentence starts from a BERT, a GPT or an ELMo",
     ):
         train("single-sentence", {"data": str(tmp_path)}, out=tmp_path / "run", init=str(tmp_path / "net"))
