@@ -11,7 +11,16 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from lab import complexity_page, evidence_page, rivals_page, service_page, speed_page, survival_page, weights
+from lab import (
+    biases_page,
+    complexity_page,
+    evidence_page,
+    rivals_page,
+    service_page,
+    speed_page,
+    survival_page,
+    weights,
+)
 from lab.best_results import main_metric, rank
 from lab.records import (
     ablations,
@@ -30,7 +39,10 @@ from lab.results_plot import DIRECTIONS, HUNGER, HUNGRY, READINGS, forward_flops
 from manyheads.tasks.registry import RECIPES
 from papers.heads.published import ANTECEDENTS, PUBLISHED
 
-TABLES = {"translation/ablate": ("perplexity", "bleu_13a"), "deit/ablate": ("loss", "top1")}  # the columns of each
+TABLES = {  # the columns of each
+    "translation/ablate": ("perplexity", "bleu_13a"), "deit/ablate": ("loss", "top1"),
+    "agreement": ("accuracy_8_modifiers",), "moved-digits": ("top1_moved",),
+}  # fmt: skip
 SHOWN = 12  # rows of each table on the page of a paper
 FREQUENT = 200  # words of a relation that is shown; rarer ones are in the record
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
@@ -329,7 +341,6 @@ PAPERS = {
     "gpt3": (),
     "vit": ("image-classification", "mnist/vit", "cifar10/vit"),
     "deit": ("deit/ablate", "cifar10/deit", "cifar10/vit", "cifar10/resnet"),
-    "biases": ("agreement", "moved-digits"),
     "squeeze-excitation": ("cifar10/se",),
     "cnn-teachers": (),
     "nonlocal": ("moving-digits", "direction", "cifar10/nonlocal"),
@@ -353,6 +364,7 @@ PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "docs/measured/speed.md": speed_page.PARTS,
     "docs/measured/complexity.md": complexity_page.PARTS,
     "docs/measured/published-weights.md": weights.PARTS,
+    "docs/papers/biases.md": biases_page.PARTS,
     "docs/papers/heads.md": (published_table,),
     "docs/papers/rivals.md": rivals_page.PARTS,
     **{

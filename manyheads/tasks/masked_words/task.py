@@ -13,11 +13,10 @@ from manyheads.data.readers.column import ConcatenatedTexts
 from manyheads.data.readers.documents import BREAK, Documents
 from manyheads.data.readers.splits import SplitData
 from manyheads.data.sources.running_text import DocumentSource
-from manyheads.data.text.pretraining import PretrainingData, Special, continuations, mask_token
+from manyheads.data.text.pretraining import MASKS, PretrainingData, Special, continuations, mask_token
 from manyheads.data.text.tokenized_documents import TokenizedDocuments
-from manyheads.data.text.tokenizers import BERT_TOKENS, PAD, load_tokenizer, train_roberta_bpe, train_wordpiece
+from manyheads.data.text.tokenizers import BERT_TOKENS, PAD, train_roberta_bpe, train_wordpiece
 from manyheads.errors import UserError
-from manyheads.interop.tokenizer import TOKENIZERS
 from manyheads.models.bert import Bert, BertConfig, Head
 from manyheads.models.presets import build, preset_for_data
 from manyheads.runs.checks import log_warnings
@@ -34,6 +33,7 @@ class Pretraining(DataTask[PretrainingConfig, Documents]):
     """Task of pretraining a BERT."""
 
     may_change = ("column",)
+    _mask: str | None = MASKS[0]
 
     def planned_model(self) -> Bert:
         with torch.device("meta"):
@@ -56,12 +56,12 @@ class Pretraining(DataTask[PretrainingConfig, Documents]):
                 "give validation=PATH or next_sentence=false"
             )
         objective = _objective(config, self.run, splits, compute)
+        self._mask = mask_token(objective.tokenizer)
         record = {"rules": asdict(config.rules)}
         return Job(objective.model, config.training, objective, flops=_flops(objective), record=record)
 
     def example(self, held: Documents) -> list[str]:
-        mask = mask_token(load_tokenizer(self.run.out / TOKENIZERS[0]))
-        return ["fill", f"{brief(held.documents[0]).rpartition(' ')[0]} {mask}"]
+        return ["fill", f"{brief(held.documents[0]).rpartition(' ')[0]} {self._mask}"]
 
 
 def _model_config(config: PretrainingConfig, vocab: int, **special: int | None) -> BertConfig:
