@@ -20,6 +20,12 @@ class Format(argparse.RawDescriptionHelpFormatter):
         width = min(100, shutil.get_terminal_size((100, 40)).columns)
         super().__init__(prog, max_help_position=26, width=width)
 
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
+        """Write `--ensemble MODEL ...` instead of `--ensemble MODEL [MODEL ...]`, which takes a line of its own."""
+        if action.nargs == "+" and action.option_strings:
+            return f"{action.metavar or default_metavar} ..."
+        return super()._format_args(action, default_metavar)
+
 
 class Parser(argparse.ArgumentParser):
     """Argument parser whose errors take one line and suggest the nearest valid name."""

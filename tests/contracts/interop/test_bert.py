@@ -140,7 +140,7 @@ def test_transformers_models_open_and_export_again(tmp_path: Path, head: str) ->
         assert after["label2id"] == {label: index for index, label in enumerate(LABELS[head])}
 
 
-@pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("bert/")])
+@pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("bert/") and "megatron" not in name])
 def test_presets_equal_the_published_ones(name: str) -> None:
     config = preset(name)
     settings = BERT.settings_of(config)
