@@ -9,6 +9,7 @@ import pytest
 from manyheads import train
 from papers.in_context.__main__ import main
 from papers.in_context.lists import rewritten, templates, write
+from tests.paths import ROOT
 
 
 def test_templates_and_dates_of_tests_are_new(tmp_path: Path) -> None:
@@ -47,3 +48,10 @@ def test_scores_are_printed_for_every_number_of_examples(tmp_path: Path, capsys:
     lines = [line.split() for line in capsys.readouterr().out.splitlines()[-4:]]
     assert [line[0] for line in lines] == ["0", "1", "4", "8"]
     assert all(0 <= float(score) <= 1 for line in lines for score in line[1:])
+
+
+def test_the_page_has_the_recorded_scores() -> None:
+    recorded = json.loads((ROOT / "lab" / "results" / "shots.json").read_text(encoding="utf-8"))["shots"]
+    page = (ROOT / "docs" / "papers" / "gpt3.md").read_text(encoding="utf-8")
+    for shots, found in recorded.items():
+        assert f"| {shots} | {found['seen']:.3f} | {found['unseen']:.3f} |" in page
