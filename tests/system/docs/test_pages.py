@@ -44,7 +44,7 @@ def lay(data: Path, recipe: str) -> None:
         return
     for beginning, files in TEXTS.items():
         if recipe.startswith(beginning):
-            data.mkdir()
+            data.mkdir(parents=True)
             for name, content in files.items():
                 (data / name).write_text(content)
             return
@@ -74,6 +74,8 @@ def test_training_commands_of_pages_start(
         monkeypatch.setattr(module, corpus, cache(getattr(module, corpus)))
     lay(tmp_path / "images", "cifar10")
     train("image-classification", {**TEACHER, "data": str(tmp_path / "images")}, out=tmp_path / "teacher")
+    lay(tmp_path / "texts", "text-classification")
+    texts = {"data": str(tmp_path / "texts"), "training.steps": 1, "training.epochs": None, "model.max_positions": 600}
     kept = [re.sub(r" (--dry-run|--out \S+)", "", command) for command in commands()]
     for number, command in enumerate({tuple(words(command)): None for command in kept}):
         if is_tried([*command]):
@@ -84,6 +86,14 @@ def test_training_commands_of_pages_start(
                     kind = "/multi-label" * ("target=multi-label" in command)
                     lay(Path(word.removeprefix("data=")), command[1] + kind)
                 if word.startswith("teacher="):
-                    copytree(tmp_path / "teacher", word.removeprefix("teacher="))
+                    path, names = word.removeprefix("teacher="), ("negative", "positive")
+                    if command[1].startswith(("text-", "imdb/")):
+                        train(
+                            "text-classification",
+                            {**texts, "names": names if command[1].startswith("imdb/") else ()},
+                            out=path,
+                        )
+                    else:
+                        copytree(tmp_path / "teacher", path)
             with subtests.test(" ".join(command)):
                 assert cli.main([*command, "--dry-run"]) == 0, capsys.readouterr().err
