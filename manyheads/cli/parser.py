@@ -21,7 +21,7 @@ class Format(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=26, width=width)
 
     def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
-        """Write `--ensemble MODEL ...` instead of `--ensemble MODEL [MODEL ...]`, which takes a line of its own."""
+        """Write `--ensemble MODEL ...` instead of `--ensemble MODEL [MODEL ...]`, which takes one more line."""
         if action.nargs == "+" and action.option_strings:
             return f"{action.metavar or default_metavar} ..."
         return super()._format_args(action, default_metavar)

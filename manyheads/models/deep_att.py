@@ -61,7 +61,7 @@ class DeepAttDecoder(nn.Module):
     def __init__(self, c: DeepAttConfig) -> None:
         super().__init__()
         self.cross = StateAttention(c.hidden, c.hidden, "additive")
-        self.layers = _layers(c.width + c.hidden, c.hidden, c.decoder_layers or c.layers)
+        self.layers = _layers(c.width + c.hidden, c.hidden, c.decoder_depth)
         self.fast_forward = FastForward(c.dropout)
 
     def forward(

@@ -10,7 +10,7 @@ residual connections begin at the second layer (Shazeer 2017, appendix E).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -46,6 +46,11 @@ class DeepConfig(EncoderDecoderConfig):
     decoder_layers: Layers | None = None
     hidden: Size = 128
 
+    @property
+    def decoder_depth(self) -> int:
+        """Number of layers of the decoder."""
+        return self.decoder_layers or self.layers
+
 
 @dataclass(frozen=True)
 class GNMTConfig(DeepConfig, ExpertConfig):
@@ -64,7 +69,7 @@ class GNMTConfig(DeepConfig, ExpertConfig):
         super().__post_init__()
         check_hidden(self.hidden)
         if self.feed_forward == "experts":
-            if min(self.layers, self.decoder_layers or self.layers) < 2:
+            if min(self.layers, self.decoder_depth) < 2:
                 raise FieldError("feed_forward", "is experts: expected at least 2 layers of each side, to be between")
             if self.top_k < 2:  # The only probability would be normalized to 1, so the router would not learn.
                 raise FieldError("top_k", f"is {self.top_k}: expected at least 2 experts per token between LSTMs")
@@ -91,7 +96,7 @@ class GNMTDecoder(nn.Module):
         self.dropout = c.dropout
         self.lowest = LSTM(c.width + c.hidden, c.hidden, batch_first=True)
         self.cross = StateAttention(c.hidden, c.hidden, "additive")
-        others = range((c.decoder_layers or c.layers) - 1)
+        others = range(c.decoder_depth - 1)
         self.layers = nn.ModuleList(LSTM(2 * c.hidden, c.hidden, batch_first=True) for _ in others)
         self.mixture = ExpertsBetween(c) if c.feed_forward == "experts" else None
         self.first_residual = FIRST_RESIDUAL[c.feed_forward]
@@ -121,16 +126,17 @@ D_co = TypeVar("D_co", bound=DeepConfig, covariant=True)
 class DeepTranslator(EncoderDecoder[D_co, StateCache]):
     """Base class of deep recurrent translators, whose decoders attend in the lowest layer only.
 
-    A subclass builds `keys`, `decoder` and `combine`. The arguments of `decoder` are those of `GNMTDecoder`. `combine`
-    maps its output to the width of the embeddings, unless it has this width.
-
-    encode  method that returns the memory (B, Ts, H) to which the decoder attends, for source (B, Ts) and lengths (B,)
+    A subclass defines `encode`, and builds `keys`, `decoder` and `combine`. The arguments of `decoder` are those of
+    `GNMTDecoder`. `combine` maps its output to the width of the embeddings, unless it has this width.
     """
 
-    encode: Callable[..., Tensor]
     keys: nn.Module
     decoder: nn.Module
     combine: nn.Module | None
+
+    def encode(self, source: Tensor, lengths: Tensor | None) -> Tensor:
+        """Return the memory (B, Ts, H) to which the decoder attends, for source (B, Ts)."""
+        raise NotImplementedError
 
     def hidden(
         self, source: Tensor, source_lengths: Tensor | None, target: Tensor, target_lengths: Tensor | None = None
@@ -159,7 +165,7 @@ class DeepTranslator(EncoderDecoder[D_co, StateCache]):
 
     def _first_states(self, memory: Tensor) -> list[State]:
         zeros = memory.new_zeros(1, len(memory), self.config.hidden)
-        return [(zeros, zeros)] * (self.config.decoder_layers or self.config.layers)
+        return [(zeros, zeros)] * self.config.decoder_depth
 
     def _write(
         self, target: Tensor, states: Sequence[State], source: Source, lengths: Tensor | None = None

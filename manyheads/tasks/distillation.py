@@ -128,7 +128,7 @@ def compare_with_teacher(teacher: EvaluationResult, student: EvaluationResult, m
     """
     pairs = list(zip(teacher.outputs, student.outputs, student.references, strict=True))
     same = sum(told == found for told, found, _ in pairs)
-    wrong = [(told, found) for told, found, truth in pairs if truth not in (told, found) or told != found]
+    wrong = [(told, found) for told, found, truth in pairs if not told == found == truth]
     shared = sum(told == found for told, found in wrong) / len(wrong) if wrong else 0.0
     return {
         f"teacher_{metric}": teacher.metrics[metric]["value"], "agreement": same / len(pairs), "shared_errors": shared,

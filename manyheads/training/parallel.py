@@ -146,7 +146,7 @@ class _Sharded(ParallelStrategy):
         compute: ComputeConfig,
         *,
         shard: bool,
-        tensor_parallel: int = 1,
+        tensor_parallel: int,
     ) -> None:
         from torch.distributed.device_mesh import init_device_mesh
 

@@ -61,9 +61,10 @@ def check_degree(model: nn.Module, degree: int, world: int) -> None:
         if size % degree:
             raise UserError(f"{found} does not divide {size} {name}: choose a divisor, or change the model")
     for module in model.modules():
-        if isinstance(module, TokenEmbedding) and -(-module.num_embeddings // degree) * (degree - 1) >= (
-            module.num_embeddings
-        ):
+        if not isinstance(module, TokenEmbedding):
+            continue
+        rows = -(-module.num_embeddings // degree)  # of each rank; the last rank has the remaining ones
+        if rows * (degree - 1) >= module.num_embeddings:
             raise UserError(f"{found} is too large for a vocabulary of {module.num_embeddings} tokens")
 
 
@@ -150,7 +151,7 @@ def _chunk_loss(
 
 
 def _logits(hidden: Tensor, weight: DTensor, bias: Tensor | None) -> Tensor:
-    """Return the logits (..., V) of hidden states (..., D), of which each rank has those of its tokens."""
+    """Return the logits (..., V) of hidden states (..., D). Each rank computes the logits of its tokens."""
     return F.linear(_replicated(hidden, weight), weight, None if bias is None else _replicated(bias, weight))
 
 

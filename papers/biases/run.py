@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from manyheads import directory
 from manyheads.core.runtime import ComputeConfig
@@ -18,7 +17,6 @@ from manyheads.tasks.classification.predictor import Classifier
 from manyheads.tasks.classification.recipes import ClassificationConfig
 from manyheads.tasks.classification.task import Classification
 from manyheads.tasks.distillation import compare_with_teacher
-from manyheads.tasks.evaluation import EvaluationResult
 from manyheads.tasks.images.predictor import ImageClassifier
 from manyheads.tasks.images.recipes import ImageConfig
 from manyheads.tasks.images.task import ImageClassification
@@ -27,7 +25,7 @@ from papers.biases.digits import changed_digits
 from papers.biases.recipes import LSTM, RESNET, TAUGHT, TEACHERS
 from papers.biases.sentences import SentenceSource, harder_sentences
 
-Evaluate = Callable[[Any], EvaluationResult]
+M = TypeVar("M", Classifier, ImageClassifier)
 
 
 class Agreement(Classification):
@@ -41,39 +39,38 @@ class Agreement(Classification):
         return SentenceSource(**self.located, size=self.config.size)
 
     def score(self, held: Labeled, compute: ComputeConfig) -> Metrics:
-        def model(path: str | Path) -> Evaluate:
-            return Classifier(directory.load(path), compute).evaluate
-
+        models = _models(self.run, self.config.teacher, Classifier, compute)
         sets = harder_sentences(self.config.training.seed)
-        return super().score(held, compute) | _scores(self.run, self.config.teacher, model, sets, "accuracy")
+        return super().score(held, compute) | _scores(models, sets, "accuracy")
 
 
 class MovedDigits(ImageClassification):
     """Task of a classifier of digits, which is also scored on moved and on smaller digits."""
 
     def score(self, held: ImageData, compute: ComputeConfig) -> Metrics:
-        def model(path: str | Path) -> Evaluate:
-            return ImageClassifier(directory.load(path), compute).evaluate
-
+        models = _models(self.run, self.config.teacher, ImageClassifier, compute)
         sets = changed_digits(held, self.config.training.seed)
-        return super().score(held, compute) | _scores(self.run, self.config.teacher, model, sets, "top1")
+        return super().score(held, compute) | _scores(models, sets, "top1")
+
+
+def _models(run: Run, teacher: str | None, kind: type[M], compute: ComputeConfig) -> list[M]:
+    """Return the trained student, and its teacher if it has one."""
+    return [kind(directory.load(path), compute) for path in (run.out, teacher) if path is not None]
 
 
 def _scores(
-    run: Run, teacher: str | None, model: Callable[[str | Path], Evaluate], sets: Mapping[str, object], metric: str
+    models: Sequence[Classifier] | Sequence[ImageClassifier], sets: Mapping[str, object], metric: str
 ) -> Metrics:
-    """Return the accuracy on other test sets by name and, with a teacher, the fraction of shared errors.
+    """Return the accuracy of a student on other test sets by name and, with a teacher, the fraction of shared errors.
 
-    model   function that returns the method `evaluate` of a model
     metric  name of the accuracy
     """
-    student, scores = model(run.out), Metrics()
-    told = None if teacher is None else model(teacher)
+    scores = Metrics()
     for name, data in sets.items():
-        found = student(data)
+        found, *told = (model.evaluate(data) for model in models)
         scores[f"{metric}_{name}"] = found.metrics[metric]
-        if told is not None:
-            shared = compare_with_teacher(told(data), found, metric)["shared_errors"]
+        for teacher in told:
+            shared = compare_with_teacher(teacher, found, metric)["shared_errors"]
             scores[f"shared_errors_{name}"] = {"value": shared, "signature": "same wrong label as the teacher"}
     return scores
 

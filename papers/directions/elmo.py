@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -68,7 +69,7 @@ class Passages:
             index = {word: i for i, (word, _) in enumerate(frequent, 3)}
         return cls(rows, index)
 
-    @property
+    @cached_property
     def lengths(self) -> list[int]:
         """Numbers of bytes of the passages, with a space before each word and two marks."""
         return [len(row.encode()) + 3 for row in self.rows]
@@ -151,9 +152,8 @@ class ElmoPretraining(DataTask[ElmoPretrainingConfig, Documents]):
             model, spelled_words(), train, validation, compute=compute, batch_tokens=config.batch_tokens,
             seed=config.training.seed,
         )  # fmt: skip
-        count = sum(row.count(" ") + 2 for row in train.rows) / len(
-            train.rows
-        )  # predictions of a direction in a mean passage
+        # mean numbers of predictions of a direction, and of bytes, in a passage
+        count = sum(row.count(" ") + 2 for row in train.rows) / len(train.rows)
         bytes_per_passage = round(sum(train.lengths) / len(train.rows))
         words = costs.TRAINING_PASSES * 2 * model.config.width * model.config.words
         flops = costs.training_flops(model, bytes_per_passage) / (2 * count) + words

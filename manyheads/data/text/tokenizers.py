@@ -360,6 +360,7 @@ def _check_size(size: int, vocabulary: int, required: str) -> None:
 
 
 def special_tokens_as_text(tokenizer: Tokenizer) -> Tokenizer:
+    """Let the tokenizer read the names of special tokens in a text as ordinary text, and return it."""
     tokenizer.encode_special_tokens = True
     return tokenizer
 
