@@ -23,7 +23,7 @@ from manyheads.errors import UserError
 class Block(nn.Module):
     """Transformer block: self-attention, optional cross-attention and a feed-forward network.
 
-    Each sublayer has a residual connection and a layer norm.
+    Each sublayer has a residual connection and a layer norm. If `feed_forward` is None, the block has only attention.
 
     norm       "post": norm(x + f(x)) as Vaswani 2017, section 3.1; "pre": x + f(norm(x)).
     dropout    probability of dropping an element of a sublayer's output during training (section 5.4).
@@ -37,7 +37,7 @@ class Block(nn.Module):
     def __init__(
         self,
         attention: Attention,
-        feed_forward: FeedForward | Experts,
+        feed_forward: FeedForward | Experts | None,
         cross: Attention | None = None,
         *,
         norm: Literal["post", "pre"] = "post",
@@ -59,7 +59,7 @@ class Block(nn.Module):
         self.cross = cross
         self.cross_norm = None if cross is None else norm_type(width, eps=norm_eps)
         self.feed_forward = feed_forward
-        self.feed_forward_norm = norm_type(width, eps=norm_eps)
+        self.feed_forward_norm = None if feed_forward is None else norm_type(width, eps=norm_eps)
         self.attention_scale = None if scale is None else nn.Parameter(torch.full((width,), scale))
         self.feed_forward_scale = None if scale is None else nn.Parameter(torch.full((width,), scale))
         self.tap = Tap("residual")  # hook that records or edits the output of the block
@@ -112,6 +112,8 @@ class Block(nn.Module):
 
         The arguments mask and cache are for subclasses whose last sublayer mixes neighboring positions.
         """
+        if self.feed_forward is None or self.feed_forward_norm is None:
+            return x
         feed_forward: Callable[[Tensor], Tensor] = self.feed_forward
         if isinstance(self.feed_forward, Experts) and mask is not None and cache is None:
             feed_forward = partial(self.feed_forward, lengths=mask.key_lengths)

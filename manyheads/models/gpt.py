@@ -40,7 +40,8 @@ class GPTConfig(LabelConfig, ExpertConfig):
 
     end           token between documents, if the vocabulary has one; it begins and ends a text
     feed_forward  number of hidden units of the feed-forward networks. By default, 4 * width. "experts" means a mixture
-                  of experts, each with `expert_size` or 4 * width hidden units
+                  of experts, each with `expert_size` or 4 * width hidden units; "none" means blocks that have only
+                  attention (Elhage 2021)
     norm          "pre": before each sublayer and after the last block (GPT-2); "post": after each residual sum (GPT)
     bias          True if linear layers and layer norms have biases; False if they have none, as in nanoGPT
     window        number of tokens, including itself, that a token attends to in every second block, from the second
@@ -57,7 +58,7 @@ class GPTConfig(LabelConfig, ExpertConfig):
     width: Size = 768
     layers: Layers = 12
     heads: Heads = 12
-    feed_forward: Size | Literal["experts"] | None = None
+    feed_forward: Size | Literal["experts", "none"] | None = None
     activation: str = "gelu_tanh"
     norm: Literal["pre", "post"] = "pre"
     norm_eps: Epsilon = 1e-5
@@ -184,17 +185,17 @@ def initialize(stack: Stack, *, scaled: bool) -> None:
                 nn.init.zeros_(module.bias)
     for block in stack.blocks if scaled else ():
         assert isinstance(block, Block)
-        contract = block.feed_forward.contract
-        contracts = contract if isinstance(contract, nn.ModuleList) else [contract]
+        contract = None if block.feed_forward is None else block.feed_forward.contract
+        contracts = contract if isinstance(contract, nn.ModuleList) else [contract] * (contract is not None)
         for projection in (block.attention.output, *contracts):
             nn.init.normal_(projection.weight, std=INIT_STD * (2 * len(stack.blocks)) ** -0.5)
 
 
 def _block(c: GPTConfig) -> Block:
-    hidden = c.feed_forward if isinstance(c.feed_forward, int) else 4 * c.width
-    experts, sizes = c.feed_forward == "experts", (c.width, hidden, c.activation)
+    sizes = (c.width, c.feed_forward if isinstance(c.feed_forward, int) else 4 * c.width, c.activation)
+    feed_forward = make_experts(c, *sizes) if c.feed_forward == "experts" else FeedForward(*sizes)
     return Block(
         Attention(c.width, c.heads, dropout=c.attention_dropout),
-        make_experts(c, *sizes) if experts else FeedForward(*sizes),
+        None if c.feed_forward == "none" else feed_forward,
         norm=c.norm, dropout=c.dropout, norm_eps=c.norm_eps,
     )  # fmt: skip

@@ -140,6 +140,11 @@ _GPT: dict[str, Settings] = {
             ("175b", 96, 12_288, 96),
         )
     },
+    # a model whose heads are studied one by one (Olsson 2022)
+    "gpt/attention-only": {
+        "vocab": 1024, "layers": 2, "width": 128, "heads": 8, "feed_forward": "none", "max_positions": 256,
+        "dropout": 0.0, "attention_dropout": 0.0, "embedding_dropout": 0.0,
+    },
     "gpt2/nano": _nano(4, 128, 4, 64, 0.0),  # a model small enough for a CPU
     "gpt2/baby": _nano(6, 384, 6, 256, 0.2),  # a model for training on a single GPU
 }
