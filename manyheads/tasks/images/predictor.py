@@ -19,6 +19,8 @@ from torch import Tensor
 from manyheads import directory
 from manyheads.analysis.figures.channel_weights import ChannelWeights, channel_gates, channel_weights
 from manyheads.analysis.maps import AttentionMaps, MapOptions
+from manyheads.analysis.maps.sides import Side
+from manyheads.analysis.readout import Names, Readout
 from manyheads.calls import checked_methods, shown
 from manyheads.core.config import Config
 from manyheads.core.interface import ReadsImages
@@ -98,11 +100,7 @@ class ImageEncoder(TrainedModel[ReadsImages[Config]]):
             >>> vit.attend("digit.png", layers=[0])["self"][0].weights.ndim
             4
         """
-        plain = open_plain(image)
-        title = "an image" if isinstance(image, Image.Image) else Path(image).name
-        # the preprocessed image as a batch, (1, C, Y, X)
-        pixels = torch.from_numpy(self.preprocessing.array(plain))[None]
-        picture = np.asarray(self.preprocessing.framed(plain), dtype=np.uint8)
+        pixels, picture, title = self._read(image)
         if not self.has_channel_weights:
             maps = self._attention_maps([pixels], None, title, MapOptions(axis, layers, heads), picture=picture)
             return replace(maps, prediction=self._prediction(image))
@@ -110,6 +108,13 @@ class ImageEncoder(TrainedModel[ReadsImages[Config]]):
             raise UserError(f"{self.path}: channel weights have neither heads nor an axis: give only layers")
         weights = self.channel_weights([pixels], [title], title=title, picture=picture)
         return weights if layers is None else weights.of(layers)
+
+    def _read(self, image: str | Path | Image.Image) -> tuple[Tensor, NDArray[np.uint8], str]:
+        """Return the preprocessed image as a batch (1, C, Y, X), the image as the model sees it, and its name."""
+        plain = open_plain(image)
+        title = "an image" if isinstance(image, Image.Image) else Path(image).name
+        picture = np.asarray(self.preprocessing.framed(plain), dtype=np.uint8)
+        return torch.from_numpy(self.preprocessing.array(plain))[None], picture, title
 
     def _prediction(self, image: ImageInput) -> Shares:
         """Return the most probable labels of an image, which are shown next to its attention maps.
@@ -236,6 +241,20 @@ class ImageClassifier(ImageEncoder):
         """Return the labels of every image by name, most probable first, or its number, as `predict` does."""
         found, single = self._predict(images, top, threshold, faults)
         return found[0] if single else found
+
+    def readout(self, image: str | Path | Image.Image) -> Readout:
+        """Return the prediction of the label of an image, given as a file or as a Pillow image, for an analysis.
+
+        >>> vit.readout("digit.png").side.grid
+        (2, 2)
+        """
+        pixels, picture, title = self._read(image)
+        grids = self.model.grids
+        return Readout(
+            self.model, (pixels.to(self.compute.device),), lambda logits: logits, Names.of_labels(self.target.labels),
+            None, None if grids is None else Side.patches(grids[0][:2], grids[0].tokens, grids[0].cover),
+            str(self.path), title, picture,
+        )  # fmt: skip
 
     def _prediction(self, image: ImageInput) -> Shares:
         top = None if self.target.kind == "regression" else min(SHOWN_LABELS, len(self.target.labels))

@@ -11,9 +11,12 @@ from typing import Any, ClassVar, Literal, SupportsIndex, TypeVar
 
 import numpy as np
 from tokenizers import Encoding
+from torch import Tensor
 
 from manyheads.analysis.lens import Lens
 from manyheads.analysis.maps import AttentionMaps, MapOptions
+from manyheads.analysis.maps.sides import Side
+from manyheads.analysis.readout import Readout
 from manyheads.calls import checked_methods
 from manyheads.data.readers.splits import SURROGATE, lone_surrogate
 from manyheads.data.readers.texts import Texts
@@ -214,12 +217,27 @@ class LanguageModel(ModelWithTokenizer[GPT | UniversalSequence]):
             >>> lens.layers
             ('embedding', 0, 1)
         """
+        rows, side, text = self._read(text, truncate)
+        return self._lens("decoder", self.model.project, rows, side.tokens, text, top=top, tokenizer=self.tokenizer)
+
+    def readout(self, text: str, *, truncate: bool = False) -> Readout:
+        """Return the prediction of the token that follows a text, for an analysis.
+
+        >>> found = gpt.readout("the cat")
+        >>> found.names.name(int(found.logits().argmax())) in gpt.tokenizer.get_vocab()
+        True
+        """
+        rows, side, text = self._read(text, truncate)
+        return self._readout(rows, side, text, len(side) - 1, self._words(), lambda logits: logits[:, -1])
+
+    def _read(self, text: str, truncate: bool) -> tuple[list[Tensor], Side, str]:
+        """Return the inputs of the model for a text, its tokens, and the text as it is read."""
         limit = self.model.config.max_positions
         text = beginning(text, limit) if truncate else text
         check_text(text, "the text", limit, SHORTEN)
         self._encode_text(text, "the text")
         rows, side = self._model_inputs(tokenized(self.tokenizer, text, max_tokens=limit, special=False), truncate)
-        return self._lens("decoder", self.model.project, rows, side.tokens, text, top=top, tokenizer=self.tokenizer)
+        return rows, side, text
 
     def _continue_greedily(self, ids: list[int], max_tokens: int) -> list[int]:
         """Return a text with its greedy continuation, up to the model's maximum length."""
