@@ -140,10 +140,9 @@ _GPT: dict[str, Settings] = {
             ("175b", 96, 12_288, 96),
         )
     },
-    # a model whose heads are studied one by one (Olsson 2022)
+    # a model small enough that each of its heads can be studied (Olsson 2022)
     "gpt/attention-only": {
-        "vocab": 1024, "layers": 2, "width": 128, "heads": 8, "feed_forward": "none", "max_positions": 256,
-        "dropout": 0.0, "attention_dropout": 0.0, "embedding_dropout": 0.0,
+        **_nano(2, 128, 4, 128, 0.0), "vocab": 1024, "feed_forward": "none", "bias": True,
     },
     "gpt2/nano": _nano(4, 128, 4, 64, 0.0),  # a model small enough for a CPU
     "gpt2/baby": _nano(6, 384, 6, 256, 0.2),  # a model for training on a single GPU
