@@ -38,7 +38,11 @@ def add(verbs: Verbs) -> None:
 
 def _probe(options: argparse.Namespace) -> None:
     if options.out is not None:
-        check_file(options.out, PICTURES, "expected a picture, a name that ends in .png, .svg or .pdf")
+        named = "expected a picture, a name that ends in .png, .svg or .pdf"
+        if options.treebank is None:
+            check_file(options.out, (*PICTURES, ".npz"), f"{named}, or arrays (.npz)")
+        else:
+            check_file(options.out, PICTURES, named)
     if options.treebank is None:
         return _detect(options)
     from manyheads.analysis.heads.dependency import draw_heads

@@ -91,7 +91,8 @@ def _fastest(seconds: Mapping[Route, float]) -> Route:
 def key(stack: Stack, precision: str, threads: int, *, steps: bool) -> str:
     """Return the name under which the times of a stack are stored. It contains everything on which they depend."""
     block = stack.blocks[0]
-    assert isinstance(block, Block) and isinstance(block.feed_forward, FeedForward)
+    assert isinstance(block, Block)
+    assert isinstance(block.feed_forward, FeedForward)
     own, hidden = block.attention, block.feed_forward.expand.out_features
     sizes = f"{own.query.in_features} wide, {own.heads} heads of {own.head_width}, {hidden} hidden"
     work = f"{'pre' if block.norm_first else 'post'}-norm{', cross' if block.cross else ''}{', steps' if steps else ''}"

@@ -289,7 +289,8 @@ def _parts(block: Block) -> tuple[list[Tensor], list[tuple[Tensor, Tensor | None
     The factors of a layer scale are multiplied into the weights.
     """
     attention, cross, feed_forward = block.attention, block.cross, block.feed_forward
-    assert isinstance(feed_forward, FeedForward) and block.feed_forward_norm is not None
+    assert isinstance(feed_forward, FeedForward)
+    assert block.feed_forward_norm is not None
     three = (attention.query, attention.key, attention.value)
     bias = None if attention.query.bias is None else torch.cat([layer.bias for layer in three])
     qkv = torch.cat([layer.weight for layer in three]), bias

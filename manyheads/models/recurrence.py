@@ -186,7 +186,8 @@ class SeparableBlock(Block):
 
     def _transition(self, x: Tensor, mask: Mask | None, cache: KVCache | None, layer: int) -> Tensor:
         transition, norm = self.feed_forward, self.feed_forward_norm
-        assert transition is not None and norm is not None
+        assert transition is not None
+        assert norm is not None
 
         def convolve(x: Tensor) -> Tensor:
             if cache is not None:

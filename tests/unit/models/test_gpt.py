@@ -66,7 +66,7 @@ def test_attention_is_causal(norm: str) -> None:
         assert not torch.allclose(logits[:, t], plain[:, t])
 
 
-KINDS: list[dict[str, Any]] = [{"norm": "pre"}, {"norm": "post"}, {"window": 3}]
+KINDS: list[dict[str, Any]] = [{"norm": "pre"}, {"norm": "post"}, {"window": 3}, {"feed_forward": "none"}]
 
 
 @pytest.mark.parametrize("settings", KINDS)
