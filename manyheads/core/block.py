@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Literal
 
@@ -153,6 +154,7 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.norm = norm
         self.checkpointing = False
+        self.first = 0  # index of the first block that `forward` runs; see `starting_at`
         self.tap = Tap("residual")  # hook that records or edits the input of the first block
 
     def forward(
@@ -172,7 +174,7 @@ class Stack(nn.Module):
         """
         recompute = self.checkpointing and torch.is_grad_enabled() and cache is None and not self._has_active_tap()
         x = self.tap.on_residual(x)
-        for layer, (block, mask_of_block) in enumerate(zip(self.blocks, self.masks(mask), strict=True)):
+        for layer, (block, mask_of_block) in [*enumerate(zip(self.blocks, self.masks(mask), strict=True))][self.first :]:
             apply = partial(checkpoint, block, use_reentrant=False) if recompute else block
             x = apply(
                 x, mask=mask_of_block, bias=bias, memory=memory, memory_mask=memory_mask, cache=cache, layer=layer,
@@ -237,6 +239,20 @@ class BandedStack(Stack):
         mask = mask or Mask()
         banded = mask & Mask(window=self.window - 1, offset=mask.offset)
         return [banded if layer % 2 else mask for layer in range(len(self.blocks))]
+
+
+@contextmanager
+def starting_at(stack: Stack, layer: int) -> Iterator[None]:
+    """Run only the blocks from index `layer` on while the `with` block runs, so that the input of this block is reused.
+
+    An edit of the input of the stack (`manyheads.edit`) supplies the input of this block. With the number of blocks as
+    `layer`, only the final norm runs.
+    """
+    stack.first = layer
+    try:
+        yield
+    finally:
+        stack.first = 0
 
 
 def trainable_stacks(model: nn.Module) -> list[Stack]:
