@@ -16,7 +16,8 @@ def attribution_patching(contrast: Contrast) -> tuple[Panel, ...]:
     """Return the approximate effects in the heat maps of `patching`, with the same names and units."""
     clean, corrupt = Activations.of(contrast.clean), Activations.of(contrast.corrupt, gradients=True)
     activations = [activation for layers in corrupt.values() for activation in layers.values()]
-    gradients = torch.autograd.grad(contrast.effect(corrupt.logits).sum(), activations)
+    with torch.enable_grad():
+        gradients = torch.autograd.grad(contrast.effect(corrupt.logits).sum(), activations)
     gradient_of = dict(zip(map(id, activations), gradients, strict=True))
     panels = []
     for title, layers in corrupt.items():

@@ -44,7 +44,9 @@ def path_patching(
     by_layer: dict[int, list[int]] = {}
     for layer, head in receivers:
         if not (0 <= layer < len(layers) and 0 <= head < counts[layer]):
-            raise UserError(f"receiver {layer, head} does not exist: expected a layer below {len(layers)} and a head below {counts[0]}")
+            raise UserError(
+                f"receiver {layer, head} does not exist: expected a layer below {len(layers)} and a head below {counts[0]}"
+            )
         by_layer.setdefault(layer, []).append(head)
     effects = [torch.zeros(count, dtype=torch.double) for count in counts]
     for first in range(max(by_layer, default=len(layers))):

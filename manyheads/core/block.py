@@ -174,7 +174,9 @@ class Stack(nn.Module):
         """
         recompute = self.checkpointing and torch.is_grad_enabled() and cache is None and not self._has_active_tap()
         x = self.tap.on_residual(x)
-        for layer, (block, mask_of_block) in [*enumerate(zip(self.blocks, self.masks(mask), strict=True))][self.first :]:
+        for layer, (block, mask_of_block) in [*enumerate(zip(self.blocks, self.masks(mask), strict=True))][
+            self.first :
+        ]:
             apply = partial(checkpoint, block, use_reentrant=False) if recompute else block
             x = apply(
                 x, mask=mask_of_block, bias=bias, memory=memory, memory_mask=memory_mask, cache=cache, layer=layer,
