@@ -158,7 +158,7 @@ class ModelWithTokenizer(TrainedModel[M]):
         return self._attention_maps(rows, {"self": (side, side)}, title, options, stepwise=stepwise)
 
     def _words(self) -> Names:
-        """Return the names of the words that the model predicts: the tokens of its vocabulary, as displayed."""
+        """Return the names of the words that the model predicts: the tokens of its vocabulary, as in a text."""
 
         unknown = unknown_token(self.tokenizer)
 
@@ -169,7 +169,10 @@ class ModelWithTokenizer(TrainedModel[M]):
                 raise UserError(f"the target {word!r} is not one token of the vocabulary: found {found}")
             return encoding.ids[0]
 
-        return Names(lambda token: tokenized_ids(self.tokenizer, [token]).side.tokens[0], index)
+        def name(token: int) -> str:
+            return self.tokenizer.decode([token], skip_special_tokens=False) or str(self.tokenizer.id_to_token(token))
+
+        return Names(name, index)
 
     def _readout(
         self, rows: Sequence[Tensor], side: Side, title: str, position: int | None, names: Names,
