@@ -73,8 +73,8 @@ def stack_of(readout: Readout) -> tuple[str, Stack]:
     stacks = [(name, module) for name, module in readout.model.named_modules() if isinstance(module, Stack)]
     if len(stacks) != 1:
         raise UserError(
-            f"{readout.source}: {type(readout.model).__name__} has no residual stream to analyze: expected a model with "
-            f"one stack of Transformer blocks, found {len(stacks)}"
+            f"{readout.source}: {type(readout.model).__name__} has no residual stream to analyze: expected a model "
+            f"with one stack of Transformer blocks, found {len(stacks)}"
         )
     return stacks[0]
 

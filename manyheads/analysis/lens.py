@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from manyheads.analysis.drawing import save_and_report
 from manyheads.calls import checked_methods
 from manyheads.core.block import Stack
+from manyheads.core.recording import record
 from manyheads.core.runtime import eval_mode
-from manyheads.core.tap import record
 from manyheads.displays import html_table
 from manyheads.errors import UserError, extra
 from manyheads.files import JsonObject

@@ -81,12 +81,12 @@ def attribute_logits(
         factor = block.feed_forward_scale
         added = output[0] if factor is None else output[0] * factor
         layers[index] = torch.cat([layers[index], (direction * added).sum()[None]])
-    embeddings = (direction * states[0][0]).sum()
+    rest = torch.stack([(direction * states[0][0]).sum(), norm_bias, output_bias])
     tokens = readout.side.padded(len(direction)).tokens if readout.side is not None else ()
     names = [f"layer {index}" for index in range(len(blocks))]
     panels = (
         _panel("layers", names, ["attention", FEED_FORWARD][: len(layers[0])], layers),
-        _panel("rest", [""], ["embeddings", "final norm bias", "output bias"], [torch.stack([embeddings, norm_bias, output_bias])]),
+        _panel("rest", [""], ["embeddings", "final norm bias", "output bias"], [rest]),
         _panel("heads", names, [*(f"head {head}" for head in range(len(heads[0]) - 1)), "bias"], heads),
         _panel("source tokens", names, [f"{at} {token}" for at, token in enumerate(tokens)], sources),
     )  # fmt: skip

@@ -113,6 +113,6 @@ def run_from(readout: Readout, first: int, state: Tensor) -> Iterator[Edit]:
 
 
 def one_each(new: Tensor, rows: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return an edit of a batch: its item b gets the part rows[b] along axis 1 of the activations `new`, (1, C, ...)."""
+    """Return an edit of a batch: item b gets the part rows[b] of the activations `new`, (1, C, ...), along axis 1."""
     chosen = (torch.arange(new.shape[1]) == rows[:, None]).view(-1, new.shape[1], *[1] * (new.dim() - 2)).to(new.device)
     return lambda activations: torch.where(chosen, new, activations)

@@ -8,11 +8,10 @@ replaces their queries, keys or values by those of the first run, and computes e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from manyheads.analysis.contrast import HEADS, RESIDUAL, Activations, Contrast
 from manyheads.analysis.heat_maps import HeatMaps
@@ -45,7 +44,8 @@ def path_patching(
     for layer, head in receivers:
         if not (0 <= layer < len(layers) and 0 <= head < counts[layer]):
             raise UserError(
-                f"receiver {layer, head} does not exist: expected a layer below {len(layers)} and a head below {counts[0]}"
+                f"receiver {layer, head} does not exist: expected a layer below {len(layers)} and a head below "
+                f"{counts[0]}"
             )
         by_layer.setdefault(layer, []).append(head)
     effects = [torch.zeros(count, dtype=torch.double) for count in counts]
@@ -53,8 +53,8 @@ def path_patching(
         rows = torch.arange(counts[first])
         inputs = corrupt.repeated(len(rows))
         with run_from(corrupt, first, states[first]) as change:
-            for layer in layers[first:]:
-                change.replace("head_outputs", layer, old[HEADS][layer])
+            for name in layers[first:]:
+                change.replace("head_outputs", name, old[HEADS][name])
             change.replace("head_outputs", layers[first], one_each(new[HEADS][layers[first]], rows))
             if not by_layer:
                 effects[first] = contrast.effect(corrupt.logits(*inputs))

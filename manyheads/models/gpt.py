@@ -26,7 +26,7 @@ from manyheads.core.config import Epsilon, Heads, LabelConfig, Labels, Layers, L
 from manyheads.core.dropout import dropout
 from manyheads.core.experts import ExpertConfig, make_experts
 from manyheads.core.interface import C_co, Encodes, Generates
-from manyheads.core.layers import FeedForward, TokenEmbedding
+from manyheads.core.layers import FeedForward, LabelHead, TokenEmbedding
 from manyheads.core.masks import Mask
 from manyheads.core.positions import PositionTable
 from manyheads.errors import UserError
@@ -42,9 +42,9 @@ class GPTConfig(LabelConfig, ExpertConfig):
     feed_forward  number of hidden units of the feed-forward networks. By default, 4 * width. "experts" means a mixture
                   of experts, each with `expert_size` or 4 * width hidden units; "none" means blocks that have only
                   attention (Elhage 2021)
-    positions     "learned": a vector that is added to the embedding of a token; "infused": a sinusoidal vector that is added
-                  to the inputs of queries and keys in every layer, but not to the residual stream (Press 2020, Elhage
-                  2021)
+    positions     "learned": a vector that is added to the embedding of a token; "infused": a sinusoidal vector that is
+                  added to the inputs of queries and keys in every layer, but not to the residual stream (Press 2020,
+                  Elhage 2021)
     norm          "pre": before each sublayer and after the last block (GPT-2); "post": after each residual sum (GPT)
     bias          True if linear layers and layer norms have biases; False if they have none, as in nanoGPT
     window        number of tokens, including itself, that a token attends to in every second block, from the second
@@ -114,7 +114,7 @@ class CausalDecoder(Generates[C_co, KVCache], Encodes[C_co]):
         raise NotImplementedError
 
     def _infused(self, x: Tensor, offset: int | Tensor | None = None) -> Tensor | None:
-        """Return vectors that each layer adds to its queries and keys, in the shape of its input x, if there are any."""
+        """Return the vectors that each layer adds to its queries and keys, in the shape of its input x, or None."""
 
 
 class GPT(CausalDecoder[GPTConfig]):
@@ -134,7 +134,7 @@ class GPT(CausalDecoder[GPTConfig]):
         norm = nn.LayerNorm(c.width, eps=c.norm_eps) if c.norm == "pre" else None
         blocks = [_block(c) for _ in range(c.layers)]
         self.decoder = Stack(blocks, norm) if c.window is None else BandedStack(blocks, norm, window=c.window)
-        self.classifier = nn.Linear(c.width, len(c.labels), bias=False) if c.head == "sequence" else None
+        self.classifier = LabelHead(c.width, len(c.labels), bias=False) if c.head == "sequence" else None
         self._initialize()
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:

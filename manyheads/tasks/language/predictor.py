@@ -70,7 +70,7 @@ Stream = Callable[[int, str], None]
 class LanguageModel(ModelWithTokenizer[GPT | UniversalSequence]):
     """Trained language model with its tokenizer, as returned by `manyheads.load` for GPT and GPT-2."""
 
-    verbs: ClassVar = ("generate", "attend", "lens", "evaluate")
+    verbs: ClassVar = ("generate", "attend", "lens", "patch", "evaluate")
     done: ClassVar = "read or written"
 
     def generate(
@@ -224,8 +224,8 @@ class LanguageModel(ModelWithTokenizer[GPT | UniversalSequence]):
         """Return the prediction of the token that follows a text, for an analysis.
 
         >>> found = gpt.readout("the cat")
-        >>> found.names.name(int(found.logits().argmax())) in gpt.tokenizer.get_vocab()
-        True
+        >>> found.names.name(found.names.index(" cat"))
+        ' cat'
         """
         rows, side, text = self._read(text, truncate)
         return self._readout(rows, side, text, len(side) - 1, self._words(), lambda logits: logits[:, -1])

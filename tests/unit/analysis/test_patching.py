@@ -86,7 +86,8 @@ PAIRS: dict[str, list[Readout]] = {
 def opposed(readouts: list[Readout]) -> Contrast:
     """Outputs that the two inputs change, whichever are the most likely."""
     change = readouts[0].logits()[0] - readouts[1].logits()[0]
-    return Contrast.of(*readouts, str(int(change.argmax())), str(int(change.argmin())))
+    clean, corrupt = readouts
+    return Contrast.of(clean, corrupt, str(int(change.argmax())), str(int(change.argmin())))
 
 
 @pytest.mark.parametrize("readouts", PAIRS.values(), ids=list(PAIRS))
@@ -104,7 +105,7 @@ def test_patches_equal_whole_runs(readouts: list[Readout]) -> None:
                     with edit(clean.model) as change:
                         place = PLACES[panel.title]
                         where = {"heads" if panel.title == HEADS else "positions": [at]}
-                        change.replace(place, layer, new[:, [at]], **where)  # type: ignore[arg-type]
+                        change.replace(place, layer, new[:, [at]], **where)
                         effect = float(contrast.effect(corrupt.logits()))
                     assert panel.values[row, at] == pytest.approx(effect, abs=1e-9), (panel.title, layer, at)
 
@@ -159,13 +160,14 @@ def test_direct_paths_equal_the_formula() -> None:
     """Without feed-forward networks, a sender changes the last state by its own change times W_O."""
     readouts = PAIRS["gpt, attention only"]
     contrast, model = opposed(readouts), readouts[0].model
-    found = path_patching(*readouts, target=str(contrast.difference.target), against=str(contrast.difference.against))
+    outputs = {"target": str(contrast.difference.target), "against": str(contrast.difference.against)}
+    found = path_patching(contrast.clean, contrast.corrupt, **outputs)
     new, old = (Activations.of(readout) for readout in readouts)
     last = [*old[RESIDUAL].values()][-1]
-    for layer, (name, outputs) in enumerate(old[HEADS].items()):
-        weight = model.get_submodule(name).output.weight.unflatten(1, (3, 4))  # type: ignore[operator, union-attr]
+    for layer, (name, heads) in enumerate(old[HEADS].items()):
+        weight = model.get_submodule(name).output.weight.unflatten(1, (3, 4))  # type: ignore[operator]
         for head in range(3):
-            change = (new[HEADS][name] - outputs)[0, head] @ weight[:, head].T
+            change = (new[HEADS][name] - heads)[0, head] @ weight[:, head].T
             logits = model.project(model.decoder.norm(last + change))[:, -1]  # type: ignore[operator, union-attr]
             assert found[HEADS][layer, head] == pytest.approx(float(contrast.effect(logits)))
 
@@ -208,7 +210,7 @@ def test_contributions_equal_the_formula() -> None:
             assert found["heads"][layer, head] == pytest.approx(contribution(output))
         output = parts["feed-forward"][f"{name}.feed_forward"][0, -1]
         assert found["layers"][layer, 1] == pytest.approx(contribution(output))
-    assert found["rest"][0, 0] == pytest.approx(contribution([*parts[RESIDUAL].values()][0][0, -1]))
+    assert found["rest"][0, 0] == pytest.approx(contribution(next(iter(parts[RESIDUAL].values()))[0, -1]))
     normalized = F.layer_norm(last, (12,), model.decoder.norm.weight, model.decoder.norm.bias, model.decoder.norm.eps)
     assert found.value == pytest.approx(float(normalized @ (model.embedding.weight[2] - model.embedding.weight[7])))
 

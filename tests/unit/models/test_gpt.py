@@ -67,7 +67,13 @@ def test_attention_is_causal(norm: str) -> None:
         assert not torch.allclose(logits[:, t], plain[:, t])
 
 
-KINDS: list[dict[str, Any]] = [{"norm": "pre"}, {"norm": "post"}, {"window": 3}, {"feed_forward": "none"}, {"positions": "infused"}]
+KINDS: list[dict[str, Any]] = [
+    {"norm": "pre"},
+    {"norm": "post"},
+    {"window": 3},
+    {"feed_forward": "none"},
+    {"positions": "infused"},
+]
 
 
 @pytest.mark.parametrize("settings", KINDS)
@@ -84,7 +90,11 @@ def test_batch_equals_single_despite_padding(settings: dict[str, Any]) -> None:
 
 def test_infused_positions_reach_only_queries_and_keys() -> None:
     model, tokens = small(positions="infused").eval(), texts()
-    with record(model, of="residual") as states, record(model, of="queries") as queries, record(model, of="values") as values:
+    with (
+        record(model, of="residual") as states,
+        record(model, of="queries") as queries,
+        record(model, of="values") as values,
+    ):
         model(tokens)
     embedded = model.embedding(tokens)
     torch.testing.assert_close(states["decoder"][0], embedded)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from manyheads.analysis.heads.detectors import head_scores
-from manyheads.core.tap import record
+from manyheads.core.recording import record
 from tests.support.induction import TOKENS, induction_gpt
 
 REPEATED = torch.tensor([[7, 3, 1, 4, 0, 5, 3, 1, 4, 0, 5]])
