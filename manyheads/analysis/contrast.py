@@ -40,18 +40,16 @@ class Difference:
         """Return the difference of the logits of two outputs, given by their names.
 
         target   by default, the most likely output
-        against  by default, the most likely output of the readout `other`, if it is given
+        against  by default, the most likely output of the readout `other` that is not the target, if it is given
         """
         with torch.no_grad(), eval_mode(readout.model):
-            first = readout.names.index(target) if target is not None else int(readout.logits()[0].argmax())
-            second = None
-            if against is not None:
-                second = readout.names.index(against)
-            elif other is not None and other.logits().shape[1] > 1:
-                second = int(other.logits()[0].argmax())
+            first = int(readout.logits()[0].argmax()) if target is None else readout.names.index(target)
+            second = None if against is None else readout.names.index(against)
+            if second is None and other is not None:
+                ranked = other.logits()[0].topk(min(2, other.logits().shape[1])).indices.tolist()
+                second = next((index for index in ranked if index != first), None)
         if first == second:
-            name = readout.names.name(first)
-            raise UserError(f"target and against are both {name!r}: name an output to compare it with, by against")
+            raise UserError(f"target and against are both {readout.names.name(first)!r}: name two different outputs")
         return cls(first, second)
 
     def __call__(self, logits: Tensor) -> Tensor:
@@ -127,7 +125,8 @@ class Contrast:
         """Measure two inputs.
 
         target   name of an output; by default, the most likely output for the clean input
-        against  name of another output; by default, the most likely output for the corrupt input
+        against  name of another output; by default, the most likely output for the corrupt input, or the second one if
+                 that is the target
 
         Raises UserError if the inputs differ in their number of tokens, or if their differences of logits are equal.
         """

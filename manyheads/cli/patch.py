@@ -27,7 +27,7 @@ def add(verbs: Verbs) -> None:
 def _patch(options: argparse.Namespace) -> None:
     if options.out is not None:
         names = (*PICTURES, ".npz")
-        check_file(options.out, names, f"expected a name that ends in {', '.join(names)}", inputs=options.rest)
+        check_file(options.out, names, f"expected a name that ends in {', '.join(names)}", inputs=[options.clean, options.corrupt])
     predictor = model_for("patch", options.model)
     if predictor.reads == "texts":
         refuse_files([options.clean, options.corrupt], ONE_TEXT)

@@ -159,16 +159,17 @@ def test_patching_finds_the_known_heads() -> None:
 def test_direct_paths_equal_the_formula() -> None:
     """Without feed-forward networks, a sender changes the last state by its own change times W_O."""
     readouts = PAIRS["gpt, attention only"]
-    contrast, model = opposed(readouts), readouts[0].model
-    outputs = {"target": str(contrast.difference.target), "against": str(contrast.difference.against)}
-    found = path_patching(contrast.clean, contrast.corrupt, **outputs)
+    contrast = opposed(readouts)
+    model: Any = readouts[0].model
+    target, against = str(contrast.difference.target), str(contrast.difference.against)
+    found = path_patching(contrast.clean, contrast.corrupt, target=target, against=against)
     new, old = (Activations.of(readout) for readout in readouts)
     last = [*old[RESIDUAL].values()][-1]
     for layer, (name, heads) in enumerate(old[HEADS].items()):
-        weight = model.get_submodule(name).output.weight.unflatten(1, (3, 4))  # type: ignore[operator]
+        weight = model.get_submodule(name).output.weight.unflatten(1, (3, 4))
         for head in range(3):
             change = (new[HEADS][name] - heads)[0, head] @ weight[:, head].T
-            logits = model.project(model.decoder.norm(last + change))[:, -1]  # type: ignore[operator, union-attr]
+            logits = model.project(model.decoder.norm(last + change))[:, -1]
             assert found[HEADS][layer, head] == pytest.approx(float(contrast.effect(logits)))
 
 
