@@ -14,6 +14,7 @@ from manyheads import directory
 from manyheads.analysis.lens import EMBEDDING, Lens, logit_lens
 from manyheads.analysis.maps import AttentionMaps, MapOptions, Sides, attention_maps
 from manyheads.analysis.maps.sides import Side
+from manyheads.analysis.readout import Names, Readout
 from manyheads.calls import checked_methods
 from manyheads.core.config import Config
 from manyheads.core.interface import Encodes, Model, ReadsImages
@@ -22,7 +23,7 @@ from manyheads.errors import UserError
 from manyheads.inference import CompiledModel, check, compile_model
 from manyheads.models.gpt import GPT
 from manyheads.tasks.embedding import Pool, embed_tokens, vectors_of
-from manyheads.tasks.encoding import encode
+from manyheads.tasks.encoding import encode, unknown_token
 from manyheads.tasks.inputs import Texts, rows_of
 from manyheads.tasks.targets import Shares
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, tokenized, tokenized_ids
@@ -155,6 +156,27 @@ class ModelWithTokenizer(TrainedModel[M]):
         """Return the attention maps of a model that reads a single sequence."""
         rows, side = self._model_inputs(text, truncate)
         return self._attention_maps(rows, {"self": (side, side)}, title, options, stepwise=stepwise)
+
+    def _words(self) -> Names:
+        """Return the names of the words that the model predicts: the tokens of its vocabulary, as displayed."""
+
+        unknown = unknown_token(self.tokenizer)
+
+        def index(word: str) -> int:
+            encoding = self.tokenizer.encode(word, add_special_tokens=False)
+            if len(encoding.ids) != 1 or encoding.tokens[0] == unknown:
+                found = " ".join(encoding.tokens) or "none"
+                raise UserError(f"the target {word!r} is not one token of the vocabulary: found {found}")
+            return encoding.ids[0]
+
+        return Names(lambda token: tokenized_ids(self.tokenizer, [token]).side.tokens[0], index)
+
+    def _readout(
+        self, rows: Sequence[Tensor], side: Side, title: str, position: int | None, names: Names,
+        select: Callable[[Tensor], Tensor],
+    ) -> Readout:  # fmt: skip
+        inputs = tuple(row.to(self.compute.device) for row in rows)
+        return Readout(self.model, inputs, select, names, position, side, str(self.path), title)
 
     def _lens(
         self, stack: str, project: Callable[[Tensor], Tensor], inputs: Sequence[Tensor | None], tokens: Sequence[str],

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from manyheads import directory
+from manyheads.analysis.readout import Names, Readout
 from manyheads.calls import checked_methods
 from manyheads.core.config import Config
 from manyheads.core.interface import Model
@@ -148,6 +149,18 @@ class Classifier(TextPredictor[Model[Config]], Reranker):
     def _prediction(self, text: str, pair: str | None, truncate: bool) -> Shares:
         top = None if self.target.kind == "regression" else min(SHOWN_LABELS, len(self.target.labels))
         return shares(self.predictions(text, pair, top, truncate=truncate))
+
+    def readout(self, text: str, pair: str | None = None, *, truncate: bool = False) -> Readout:
+        """Return the prediction of the label of a text, or of a pair of texts, for an analysis.
+
+        >>> found = classifier.readout("the cat")
+        >>> found.logits().shape, found.names.index("positive")
+        (torch.Size([1, 2]), 1)
+        """
+        self._encode([text], None if pair is None else [pair], truncate)
+        rows, side = self._model_inputs(self._tokenized(text, pair, truncate), truncate)
+        title = text if pair is None else f"{text} | {pair}"
+        return self._readout(rows, side, title, None, Names.of_labels(self.target.labels), lambda logits: logits)
 
     def _predict(
         self, texts: str | Texts, pairs: str | Texts | None, top: int | None, threshold: float | None, truncate: bool

@@ -28,7 +28,7 @@ from manyheads.tasks.detection.detected import Detected, detected
 from manyheads.tasks.detection.metrics import average_precision, precision_by_label
 from manyheads.tasks.detection.objective import tensors
 from manyheads.tasks.evaluation import EvaluationResult, scored_data
-from manyheads.tasks.images.predictor import FILES, ImageInput, Images, open_plain
+from manyheads.tasks.images.loading import FILES, ImageInput, Images, open_plain
 from manyheads.tasks.inputs import rows_of
 from manyheads.tasks.predictor import TrainedModel
 from manyheads.training.distributed_map import distributed_map

@@ -27,8 +27,8 @@ from manyheads.models.igpt import IGPT
 from manyheads.tasks.embedding import Embedded, Pool, embed_pixels, vectors_of
 from manyheads.tasks.evaluation import EvaluationResult, scored_data
 from manyheads.tasks.image_writing.objective import Ids, batch_of, pixel_losses
+from manyheads.tasks.images.loading import FILES, ImageInput, Images, open_plain
 from manyheads.tasks.images.objective import EVALUATION_BATCH
-from manyheads.tasks.images.predictor import FILES, ImageInput, Images, open_plain
 from manyheads.tasks.inputs import rows_of
 from manyheads.tasks.predictor import TrainedModel
 from manyheads.training.distributed_map import distributed_map

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -19,39 +19,37 @@ from torch import Tensor
 from manyheads import directory
 from manyheads.analysis.figures.channel_weights import ChannelWeights, channel_gates, channel_weights
 from manyheads.analysis.maps import AttentionMaps, MapOptions
+from manyheads.analysis.maps.sides import Side
+from manyheads.analysis.readout import Names, Readout
 from manyheads.calls import checked_methods, shown
 from manyheads.core.config import Config
 from manyheads.core.interface import ReadsImages
 from manyheads.core.runtime import ComputeConfig
 from manyheads.core.tap import tapped
-from manyheads.data.images.checking import open_image
-from manyheads.data.images.decoding import plain_image
 from manyheads.data.images.files import Columns
 from manyheads.data.images.labeled_images import ImageData
-from manyheads.data.images.preprocessing import Preprocessing
 from manyheads.data.images.source import ImageSource
 from manyheads.data.readers.labeled import distinct_names
 from manyheads.data.text.text_faults import ItemError
 from manyheads.errors import UserError
 from manyheads.interop.labels import LabelValue
-from manyheads.models.adapt import adapt
-from manyheads.models.vit import ViT
 from manyheads.tasks.embedding import Embedded, Pool, embed_pixels, vectors_of
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
+from manyheads.tasks.images.loading import (
+    FILES,
+    ImageInput,
+    Images,
+    open_plain,
+    preprocessing_of,
+    resize_positions,
+)
 from manyheads.tasks.images.objective import EVALUATION_BATCH, evaluation_loader, image_logits, image_metrics
-from manyheads.tasks.inputs import Column, rows_of
+from manyheads.tasks.inputs import rows_of
 from manyheads.tasks.predictor import TrainedModel
 from manyheads.tasks.targets import SHOWN_LABELS, Label, Prediction, Shares, shares, trained_target
 from manyheads.training.distributed_map import distributed_map
 
 logger = logging.getLogger(__name__)
-
-# Upper limits for values in config.json. The image size cannot be checked against the shapes of the weights.
-MAX_SIDE, MAX_PATCHES = 4096, 2**16
-# types of an image, see `rows_of`
-FILES = {str: "a file name", Path: "a path", bytes: "the bytes of a file", Image.Image: "a Pillow image"}
-ImageInput = str | Path | bytes | Image.Image
-Images = list[ImageInput] | list[str] | list[Path] | tuple[ImageInput, ...] | Iterator[ImageInput] | Column
 
 
 @checked_methods
@@ -67,7 +65,7 @@ class ImageEncoder(TrainedModel[ReadsImages[Config]]):
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
         super().__init__(loaded, compute)
         self.preprocessing = preprocessing_of(loaded)
-        self.model = _resize_positions(self.model, self.preprocessing.size).to(compute.device).eval()
+        self.model = resize_positions(self.model, self.preprocessing.size).to(compute.device).eval()
 
     @property
     def labels(self) -> tuple[LabelValue, ...]:
@@ -102,11 +100,7 @@ class ImageEncoder(TrainedModel[ReadsImages[Config]]):
             >>> vit.attend("digit.png", layers=[0])["self"][0].weights.ndim
             4
         """
-        plain = open_plain(image)
-        title = "an image" if isinstance(image, Image.Image) else Path(image).name
-        # the preprocessed image as a batch, (1, C, Y, X)
-        pixels = torch.from_numpy(self.preprocessing.array(plain))[None]
-        picture = np.asarray(self.preprocessing.framed(plain), dtype=np.uint8)
+        pixels, picture, title = self._read(image)
         if not self.has_channel_weights:
             maps = self._attention_maps([pixels], None, title, MapOptions(axis, layers, heads), picture=picture)
             return replace(maps, prediction=self._prediction(image))
@@ -114,6 +108,13 @@ class ImageEncoder(TrainedModel[ReadsImages[Config]]):
             raise UserError(f"{self.path}: channel weights have neither heads nor an axis: give only layers")
         weights = self.channel_weights([pixels], [title], title=title, picture=picture)
         return weights if layers is None else weights.of(layers)
+
+    def _read(self, image: str | Path | Image.Image) -> tuple[Tensor, NDArray[np.uint8], str]:
+        """Return the preprocessed image as a batch (1, C, Y, X), the image as the model sees it, and its name."""
+        plain = open_plain(image)
+        title = "an image" if isinstance(image, Image.Image) else Path(image).name
+        picture = np.asarray(self.preprocessing.framed(plain), dtype=np.uint8)
+        return torch.from_numpy(self.preprocessing.array(plain))[None], picture, title
 
     def _prediction(self, image: ImageInput) -> Shares:
         """Return the most probable labels of an image, which are shown next to its attention maps.
@@ -241,6 +242,20 @@ class ImageClassifier(ImageEncoder):
         found, single = self._predict(images, top, threshold, faults)
         return found[0] if single else found
 
+    def readout(self, image: str | Path | Image.Image) -> Readout:
+        """Return the prediction of the label of an image, given as a file or as a Pillow image, for an analysis.
+
+        >>> vit.readout("digit.png").side.grid
+        (2, 2)
+        """
+        pixels, picture, title = self._read(image)
+        grids = self.model.grids
+        return Readout(
+            self.model, (pixels.to(self.compute.device),), lambda logits: logits, Names.of_labels(self.target.labels),
+            None, None if grids is None else Side.patches(grids[0][:2], grids[0].tokens, grids[0].cover),
+            str(self.path), title, picture,
+        )  # fmt: skip
+
     def _prediction(self, image: ImageInput) -> Shares:
         top = None if self.target.kind == "regression" else min(SHOWN_LABELS, len(self.target.labels))
         return shares(self.predictions(image, top))
@@ -336,58 +351,3 @@ class ImageClassifier(ImageEncoder):
                 columns=columns, target=self.target.kind,
             )
         )  # fmt: skip
-
-
-def preprocessing_of(loaded: directory.Loaded) -> Preprocessing:
-    """Return the image preprocessing of a model directory.
-
-    If the directory has no preprocessor_config.json, images are scaled to the model's size, with mean and standard
-    deviation 0.5, as for the published ViTs. A warning is logged, because other networks use other values.
-    """
-    config = loaded.model.config
-    if loaded.preprocessing is not None:
-        try:
-            preprocessing = Preprocessing.from_dict(loaded.preprocessing, config.channels)
-        except (ValueError, TypeError, ArithmeticError) as error:
-            raise UserError(f"{loaded.path}: {error}") from None
-        if preprocessing.channels != config.channels:
-            raise UserError(
-                f"{loaded.path}: preprocessor_config.json is for {preprocessing.channels} channels, "
-                f"the model for {config.channels}: copy both from one model"
-            )
-        return _check_size(preprocessing, loaded)
-    logger.warning(
-        f"{loaded.path}: found no preprocessor_config.json; using mean 0.5 and standard deviation 0.5 for all channels"
-    )
-    half = (0.5,) * config.channels
-    return _check_size(Preprocessing(config.image_size, mean=half, std=half, channels=config.channels), loaded)
-
-
-def _check_size(preprocessing: Preprocessing, loaded: directory.Loaded) -> Preprocessing:
-    """Raise UserError if the model's images exceed the maximum size."""
-    size, patch = preprocessing.size, loaded.model.config.patch if isinstance(loaded.model, ViT) else MAX_SIDE
-    if size > MAX_SIDE or (size // patch) ** 2 > MAX_PATCHES:
-        raise UserError(
-            f"{loaded.path}: its images have {size:,} x {size:,} pixels: expected at most {MAX_SIDE:,} on a side, "
-            f"and {MAX_PATCHES:,} patches. Copy config.json and preprocessor_config.json from one model."
-        )
-    return preprocessing
-
-
-def _resize_positions(model: ReadsImages[Config], size: int) -> ReadsImages[Config]:
-    """Return a ViT with its position embeddings resized for images of `size` pixels.
-
-    Models of other types are returned unchanged. DINOv2, for example, was pretrained on images of 518 pixels but is
-    published with a preprocessing to 224 pixels.
-    """
-    if not isinstance(model, ViT) or model.config.image_size == size:
-        return model
-    logger.info(f"resizing position embeddings from images of {model.config.image_size} pixels to {size}")
-    return adapt(model, image_size=size)[0]
-
-
-def open_plain(image: ImageInput) -> Image.Image:
-    """Convert an image file or a Pillow image to an upright image in RGB or grayscale."""
-    if isinstance(image, Image.Image):
-        return plain_image(image)
-    return open_image(image)

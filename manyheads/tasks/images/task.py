@@ -38,8 +38,9 @@ from manyheads.tasks.distillation import (
     warn_of_equal_labels,
     weights_hash,
 )
+from manyheads.tasks.images.loading import preprocessing_of
 from manyheads.tasks.images.objective import EVALUATION_BATCH, TOP, ImageClassificationObjective, image_metric_names
-from manyheads.tasks.images.predictor import ImageClassifier, preprocessing_of
+from manyheads.tasks.images.predictor import ImageClassifier
 from manyheads.tasks.images.recipes import ImageConfig
 from manyheads.tasks.images.teacher import Teacher
 from manyheads.tasks.targets import Target, build_target

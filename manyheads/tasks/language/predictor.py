@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Integral
 from typing import Any, ClassVar, Literal, SupportsIndex, TypeVar
 
 import numpy as np
 from tokenizers import Encoding
+from torch import Tensor
 
 from manyheads.analysis.lens import Lens
 from manyheads.analysis.maps import AttentionMaps, MapOptions
+from manyheads.analysis.maps.sides import Side
+from manyheads.analysis.readout import Readout
 from manyheads.calls import checked_methods
 from manyheads.data.readers.splits import SURROGATE, lone_surrogate
 from manyheads.data.readers.texts import Texts
@@ -26,6 +28,7 @@ from manyheads.models.universal import UniversalSequence
 from manyheads.tasks.encoding import unknown_token
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.inputs import rows_of
+from manyheads.tasks.language.arguments import check_integer, seeds_of, stop_strings
 from manyheads.tasks.language.objective import text_metrics, token_losses
 from manyheads.tasks.language.shots import check_room, completion_result, read_prompts
 from manyheads.tasks.predictor import ModelWithTokenizer
@@ -35,7 +38,6 @@ from manyheads.training.distributed_map import distributed_map
 GENERATED_TOKENS = 16_384  # maximum number of tokens in a batch of texts during generation, summed over the texts
 LOGITS = 2**24  # maximum number of logits that are computed at once
 MAX_NEW_TOKENS = 100_000  # maximum number of tokens to generate for a text
-MAX_SEED = 2**63 - 1
 MAX_SHOTS = 10_000  # maximum number of examples in a prompt
 # For comparisons of two language models, the test text is divided into pieces, which are the items. A piece ends at the
 # first line end after this number of characters.
@@ -121,10 +123,10 @@ class LanguageModel(ModelWithTokenizer[GPT | UniversalSequence]):
         >>> continuation.prompt, continuation.tokens <= 3
         ('the cat', True)
         """
-        max_tokens = _check_integer("max_tokens", max_tokens, 1, MAX_NEW_TOKENS)
+        max_tokens = check_integer("max_tokens", max_tokens, 1, MAX_NEW_TOKENS)
         lines, single = rows_of(prompts)
-        seeds = _seeds(seed, len(lines))
-        stops = _stops(stop)
+        seeds = seeds_of(seed, len(lines))
+        stops = stop_strings(stop)
         encoded = self.encode(lines)
         context = self.model.config.max_positions
         max_length = max(map(len, encoded), default=0)
@@ -215,12 +217,27 @@ class LanguageModel(ModelWithTokenizer[GPT | UniversalSequence]):
             >>> lens.layers
             ('embedding', 0, 1)
         """
+        rows, side, text = self._read(text, truncate)
+        return self._lens("decoder", self.model.project, rows, side.tokens, text, top=top, tokenizer=self.tokenizer)
+
+    def readout(self, text: str, *, truncate: bool = False) -> Readout:
+        """Return the prediction of the token that follows a text, for an analysis.
+
+        >>> found = gpt.readout("the cat")
+        >>> found.names.name(int(found.logits().argmax())) in gpt.tokenizer.get_vocab()
+        True
+        """
+        rows, side, text = self._read(text, truncate)
+        return self._readout(rows, side, text, len(side) - 1, self._words(), lambda logits: logits[:, -1])
+
+    def _read(self, text: str, truncate: bool) -> tuple[list[Tensor], Side, str]:
+        """Return the inputs of the model for a text, its tokens, and the text as it is read."""
         limit = self.model.config.max_positions
         text = beginning(text, limit) if truncate else text
         check_text(text, "the text", limit, SHORTEN)
         self._encode_text(text, "the text")
         rows, side = self._model_inputs(tokenized(self.tokenizer, text, max_tokens=limit, special=False), truncate)
-        return self._lens("decoder", self.model.project, rows, side.tokens, text, top=top, tokenizer=self.tokenizer)
+        return rows, side, text
 
     def _continue_greedily(self, ids: list[int], max_tokens: int) -> list[int]:
         """Return a text with its greedy continuation, up to the model's maximum length."""
@@ -250,7 +267,7 @@ class LanguageModel(ModelWithTokenizer[GPT | UniversalSequence]):
                output (`exact_match`)
         """
         if shots is not None:
-            return self._complete_pairs(data, _check_integer("shots", shots, 0, MAX_SHOTS), skip_bad_lines)
+            return self._complete_pairs(data, check_integer("shots", shots, 0, MAX_SHOTS), skip_bad_lines)
         from manyheads.data.sources.running_text import TextSource
 
         record = record_of(self.path)
@@ -365,35 +382,3 @@ def _piece_offsets(text: str) -> list[int]:
     while (end := text.find("\n", offsets[-1] + MIN_PIECE)) >= 0 and end + 1 < len(text):
         offsets.append(end + 1)
     return offsets
-
-
-def _stops(stop: str | Sequence[str] | None) -> list[str]:
-    """Return the stop strings as a list. Raise UserError for values that are not strings."""
-    stops = [stop] if isinstance(stop, str) else stop or ()
-    if not isinstance(stops, Collection) or not all(isinstance(text, str) for text in stops):
-        raise UserError(f"stop is {stop!r}: expected a string, a list of strings, or None")
-    return [*stops]
-
-
-def _seeds(seed: SupportsIndex | Sequence[SupportsIndex], count: int) -> list[int]:
-    """Return one seed for each of `count` texts.
-
-    seed  a list of one seed per text, or the seed of the first text, which increases by one for each further text
-    """
-    if isinstance(seed, Iterable) and not isinstance(seed, bytes | dict):
-        seeds = [_check_integer("seed", number, 0, MAX_SEED) for number in seed]
-    else:
-        seeds = [_check_integer("seed", seed, 0, MAX_SEED) + i for i in range(count)]
-    if len(seeds) != count:
-        raise UserError(f"found {len(seeds)} seeds for {count} texts: give one for each text, or a single number")
-    return seeds
-
-
-def _check_integer(name: str, value: object, minimum: int, maximum: int) -> int:
-    """Return a number as an int. NumPy integers are valid.
-
-    Raises UserError for other types and for values out of range.
-    """
-    if not isinstance(value, Integral) or isinstance(value, bool) or not minimum <= int(value) <= maximum:
-        raise UserError(f"{name} is {value!r}: expected a whole number from {minimum} to {maximum}")
-    return int(value)

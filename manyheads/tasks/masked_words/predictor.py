@@ -10,10 +10,12 @@ from typing import ClassVar, NamedTuple, overload
 
 import torch
 from tokenizers.models import WordPiece
+from torch import Tensor
 
 from manyheads import directory
 from manyheads.analysis.lens import Lens
 from manyheads.analysis.maps.sides import SPECIAL, Side
+from manyheads.analysis.readout import Readout
 from manyheads.calls import checked_methods
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import pad
@@ -135,6 +137,25 @@ class MaskedLanguageModel(TextPredictor[Bert]):
         rows, side = self._model_inputs(self._tokenized(text, pair, truncate), truncate)
         title = text if pair is None else f"{text} | {pair}"
         return self._lens("encoder", self.model.words, rows, side.tokens, title, top=top, tokenizer=self.tokenizer)
+
+    def readout(self, text: str, pair: str | None = None, *, truncate: bool = False) -> Readout:
+        """Return the prediction of the first masked word of a text, or of a pair of texts, for an analysis.
+
+        >>> bert.readout("the [MASK] sat").position
+        2
+        """
+        rows, side = self._model_inputs(self._tokenized(text, pair, truncate), truncate)
+        ids = rows[0][0].tolist()
+        if self.special.mask not in ids:
+            raise UserError(f"the text has no {self.mask}: write {self.mask} in place of the word to predict")
+        position = ids.index(self.special.mask)
+
+        def select(output: Tensor | tuple[Tensor, Tensor]) -> Tensor:
+            words = output[0] if isinstance(output, tuple) else output  # The head "pretraining" also returns a label.
+            return words[:, position]
+
+        title = text if pair is None else f"{text} | {pair}"
+        return self._readout(rows, side, title, position, self._words(), select)
 
     def evaluate(self, data: object = None) -> EvaluationResult:
         """Evaluate the model, as `outcome` does."""
