@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
-from manyheads.analysis.drawing import save_and_report
+from manyheads.analysis.drawing import save_and_report, short_name
 from manyheads.analysis.lens.lens import Lens
+from manyheads.analysis.maps.picture_of_image import HEAT, OPAQUE
 from manyheads.errors import UserError, extra
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def draw(lens: Lens, path: str | Path) -> list[str]:
     if lens.grid is None and len(lens.tokens) > LONGEST:
         raise UserError(f"{len(lens.tokens)} tokens are too many for a picture: shorten the text to {LONGEST}")
     figure = Figure(layout="constrained", facecolor="white")
-    title = f"{lens.model}: {lens.title}"
+    title = f"{short_name(lens.model)}: {lens.title}"
     wide = _draw_text(lens, figure) if lens.grid is None else _draw_image(lens, figure)
     limit = int(14 * wide)
     figure.suptitle(title if len(title) <= limit else f"{title[: limit - 1]}…", fontsize=9, parse_math=False)
@@ -64,29 +65,27 @@ def _draw_text(lens: Lens, figure: Figure) -> float:
 
 def _draw_image(lens: Lens, figure: Figure) -> float:
     """Draw the rank of the answer at each patch over the image, one panel per layer. Return the width in inches."""
-    from matplotlib.colors import LogNorm
+    from matplotlib.colors import LinearSegmentedColormap, LogNorm
 
     assert lens.grid is not None
     assert lens.picture is not None
-    columns = min(COLUMNS, len(lens.layers))
-    figure.set_size_inches(wide := 0.9 + 1.8 * columns, 0.5 + 2.1 * -(-len(lens.layers) // columns))
-    panels = figure.subplots(-(-len(lens.layers) // columns), columns, squeeze=False).ravel()
-    gray = np.asarray(Image.fromarray(lens.picture.squeeze()).convert("L"))
-    down, across = lens.grid.cover
+    rows, columns = -(-len(lens.layers) // COLUMNS), min(COLUMNS, len(lens.layers))
+    figure.set_size_inches(wide := 0.9 + 1.8 * columns, 0.5 + 2.1 * rows)
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    gray = 40 + np.asarray(Image.fromarray(lens.picture.squeeze()).convert("L")) * 0.75
+    heat = LinearSegmentedColormap.from_list("heat", [(*HEAT, OPAQUE), (*HEAT, 0.0)])
+    scale, (down, across) = LogNorm(1, max(2, lens.ranks.max())), lens.grid.cover
     for panel in panels:
         panel.set_axis_off()
     for panel, name, words, p, ranks in zip(
         panels, lens.names, lens.words, lens.probabilities, lens.ranks, strict=False
     ):
-        panel.imshow(gray, cmap="gray", extent=(0, 1, 1, 0))
         cells = ranks[len(lens.grid.tokens) :].reshape(lens.grid[:2])
-        image = panel.imshow(
-            cells, cmap="viridis_r", norm=LogNorm(1, max(2, lens.ranks.max())), alpha=0.6, extent=(0, across, down, 0),
-            interpolation="nearest",
-        )  # fmt: skip
+        panel.imshow(gray, cmap="gray", extent=(0, 1, 1, 0), vmin=0, vmax=255)
+        image = panel.imshow(cells, cmap=heat, norm=scale, extent=(0, across, down, 0), interpolation="nearest")
         panel.set(xlim=(0, 1), ylim=(1, 0))
         panel.set_title(f"{name}\n{_short(words[0][0])} {p[0, 0]:.0%}", fontsize=7, parse_math=False)
-    bar = figure.colorbar(image, ax=panels, pad=0.01)
+    bar = figure.colorbar(image, ax=panels, pad=0.01, format="%d")
     bar.set_label(f"rank of {lens.answers[0]}", fontsize=8, parse_math=False)
     bar.ax.tick_params(labelsize=7)
     return wide
