@@ -29,8 +29,8 @@ class HasLens(ModelWithTokenizer[M]):
     def tune_lens(self, texts: Sequence[str], *, steps: int = 250, seed: int = 0) -> TunedLens:
         """Train a tuned lens on texts. The last tenth of the tokens is held out to measure it.
 
-        texts  texts, of which about the first 32,000 tokens are used; a masked language model and a translator cut
-               each text to their limit
+        texts  texts. Only about the first 32,000 tokens are used. A masked language model and a translator cut each
+               text to their limit
         steps  number of training steps, of 256 positions each
 
             >>> tuned = gpt.tune_lens(["the cat sat on the mat"] * 20, steps=5)

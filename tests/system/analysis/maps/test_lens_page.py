@@ -18,7 +18,7 @@ def lens(tokens: tuple[str, ...], **image: Any) -> Lens:
     """Return a lens of three layers whose answers are the words in turn."""
     random, shape = np.random.default_rng(0), (3, len(tokens))
     words = [[[WORDS[(at + layer + k) % 4] for k in range(3)] for at in range(shape[1])] for layer in range(3)]
-    p = np.sort(random.random((*shape, 3), dtype=np.float32) / 3)[..., ::-1]
+    p = np.sort(random.random((*shape, 3)) / 3)[..., ::-1].astype(np.float32)
     ranks = random.integers(1, 5, shape)
     answers = tuple(ranked[0] for ranked in words[-1])
     kl = random.random(shape, dtype=np.float32)
