@@ -26,7 +26,8 @@ from tests.support import services
 
 PAGE = ROOT / "docs" / "reference" / "python.md"
 MODULES = (
-    "analysis.costs", "analysis.lens.lens", "analysis.maps.attention_maps", "analysis.maps.layers",
+    "analysis.costs", "analysis.lens.lens", "analysis.lens.values",
+    "analysis.maps.attention_maps", "analysis.maps.layers",
     "core.editing", "core.recording", "directory", "export", "models", "models.presets", "runs.listing", "sklearn",
     "tasks.answering.predictor",
     "tasks.classification.predictor", "tasks.comparison", "tasks.evaluation", "tasks.images.predictor",
