@@ -24,7 +24,7 @@ from manyheads.tasks.embedding import Pool, embed_tokens, vectors_of
 from manyheads.tasks.encoding import encode, unknown_token
 from manyheads.tasks.inputs import Texts, rows_of
 from manyheads.tasks.targets import Shares
-from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, displayed, tokenized
+from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, tokenized
 
 M = TypeVar("M", bound=Model[Config])
 
@@ -155,7 +155,7 @@ class ModelWithTokenizer(TrainedModel[M]):
         return self._attention_maps(rows, {"self": (side, side)}, title, options, stepwise=stepwise)
 
     def _words(self) -> Names:
-        """Return the names of the words that the model predicts: the tokens of its vocabulary, as displayed."""
+        """Return the names of the words that the model predicts: the tokens of its vocabulary, as in a text."""
 
         unknown = unknown_token(self.tokenizer)
 
@@ -166,7 +166,10 @@ class ModelWithTokenizer(TrainedModel[M]):
                 raise UserError(f"the target {word!r} is not one token of the vocabulary: found {found}")
             return encoding.ids[0]
 
-        return Names(lambda token: displayed(self.tokenizer, token), index)
+        def name(token: int) -> str:
+            return self.tokenizer.decode([token], skip_special_tokens=False) or str(self.tokenizer.id_to_token(token))
+
+        return Names(name, index)
 
     def _readout(
         self, rows: Sequence[Tensor], side: Side, title: str, position: int | None, names: Names,

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from manyheads.core.block import Stack
+from manyheads.core.recording import record
 from manyheads.core.runtime import eval_mode
-from manyheads.core.tap import record
 from manyheads.errors import UserError
 
 Translate = Callable[[int, Tensor], Tensor]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from manyheads.analysis.drawing import short_name
-from manyheads.analysis.lens.lens import Lens
+from manyheads.analysis.lens.values import LensValues
 from manyheads.analysis.maps.page import assemble, framed, picture_data
 from manyheads.errors import UserError
 
 CELLS = 30_000  # maximum number of cells of a page, which are layers times positions
 
 
-def page(lens: Lens) -> str:
+def html_page(lens: LensValues) -> str:
     """Return the HTML page of a lens. Raises UserError if it has more than CELLS cells."""
     if (cells := len(lens.layers) * len(lens.tokens)) > CELLS:
         raise UserError(
@@ -25,6 +25,6 @@ def page(lens: Lens) -> str:
     )
 
 
-def frame(lens: Lens) -> str:
+def frame(lens: LensValues) -> str:
     """Return the page as an HTML element for a notebook."""
-    return framed(page(lens), "Lens")
+    return framed(html_page(lens), "Lens")

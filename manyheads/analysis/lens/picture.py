@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from manyheads.analysis.drawing import save_and_report, short_name
-from manyheads.analysis.lens.lens import Lens
+from manyheads.analysis.lens.values import LensValues
 from manyheads.analysis.maps.picture_of_image import HEAT, OPAQUE
 from manyheads.errors import UserError, extra
 
@@ -21,7 +21,7 @@ SHOWN = 12  # maximum number of characters of a word in a picture
 COLUMNS = 5  # layers of an image in one row
 
 
-def draw(lens: Lens, path: str | Path) -> list[str]:
+def draw_lens(lens: LensValues, path: str | Path) -> list[str]:
     """Draw the picture of a lens, and return notes about characters that the font lacks."""
     with extra("analysis", "a picture"):
         from matplotlib.figure import Figure
@@ -36,7 +36,7 @@ def draw(lens: Lens, path: str | Path) -> list[str]:
     return save_and_report(figure, path, "the page")
 
 
-def _draw_text(lens: Lens, figure: Figure) -> float:
+def _draw_text(lens: LensValues, figure: Figure) -> float:
     """Draw the words as a table with layers from bottom to top. Return the width of the figure in inches."""
     likeliest = lens.probabilities[..., 0]  # (L, T)
     shown = [[_short(ranked[0]) for ranked in row] for row in lens.words]
@@ -63,7 +63,7 @@ def _draw_text(lens: Lens, figure: Figure) -> float:
     return wide
 
 
-def _draw_image(lens: Lens, figure: Figure) -> float:
+def _draw_image(lens: LensValues, figure: Figure) -> float:
     """Draw the rank of the answer at each patch over the image, one panel per layer. Return the width in inches."""
     from matplotlib.colors import LinearSegmentedColormap, LogNorm
 

@@ -25,8 +25,8 @@ from manyheads.analysis.readout import Names, Readout
 from manyheads.calls import checked_methods, shown
 from manyheads.core.config import Config
 from manyheads.core.interface import ReadsImages
+from manyheads.core.recording import tapped
 from manyheads.core.runtime import ComputeConfig
-from manyheads.core.tap import tapped
 from manyheads.data.images.files import Columns
 from manyheads.data.images.labeled_images import ImageData
 from manyheads.data.images.source import ImageSource
@@ -267,7 +267,7 @@ class ImageClassifier(ImageEncoder):
         """Return the prediction of the label of an image, given as a file or as a Pillow image, for an analysis.
 
         >>> vit.readout("digit.png").side.grid
-        (2, 2)
+        (4, 4)
         """
         pixels, picture, title = self._read(image)
         grids = self.model.grids

@@ -231,8 +231,8 @@ class LanguageModel(HasLens[GPT | UniversalSequence]):
         """Return the prediction of the token that follows a text, for an analysis.
 
         >>> found = gpt.readout("the cat")
-        >>> found.names.name(int(found.logits().argmax())) in gpt.tokenizer.get_vocab()
-        True
+        >>> found.names.name(found.names.index(" cat"))
+        ' cat'
         """
         rows, side, text = self._read(text, truncate)
         return self._readout(rows, side, text, len(side) - 1, self._words(), lambda logits: logits[:, -1])
