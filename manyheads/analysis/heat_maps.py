@@ -135,7 +135,7 @@ class HeatMaps:
 
         if (most := max(max(panel.values.shape) for panel in self.panels)) > LONGEST:
             raise UserError(f"found {most} rows or columns, and a picture has at most {LONGEST}: write arrays (.npz)")
-        limit = max(float(np.abs(panel.values).max()) for panel in self.panels) or 1.0
+        limit = max(1.0, *(float(np.abs(panel.values).max()) for panel in self.panels))
         high = [0.9 + 0.3 * len(panel.rows) for panel in self.panels]
         wide = 2.5 + 0.45 * max(len(panel.columns) for panel in self.panels)
         figure = Figure(figsize=(max(wide, 6), sum(high)), layout="constrained", facecolor="white")
@@ -152,7 +152,7 @@ class HeatMaps:
             ):
                 color = "white" if abs(value) > 0.6 * limit else "black"
                 axis.text(column, row, f"{value:.2f}", ha="center", va="center", color=color, fontsize=7)
-        figure.suptitle(f"{self.model}: {self.title}", fontsize=10, parse_math=False, wrap=True)
+        figure.suptitle(f"{short_name(self.model)}: {self.title}", fontsize=10, parse_math=False, wrap=True)
         figure.colorbar(image, ax=list(axes), pad=0.01, label=self.unit)
         return save_and_report(figure, path, "the arrays")
 
