@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from manyheads.analysis.drawing import save_and_report, short_name
 from manyheads.analysis.maps import AttentionMaps
-from manyheads.analysis.maps.page import page, picture_data
 from manyheads.displays import html_table
 from manyheads.errors import UserError, extra
 from manyheads.files import JsonObject, replacing, write
@@ -95,6 +94,8 @@ class HeatMaps:
 
     def finding(self) -> JsonObject:
         """Return the heat maps as data of a page."""
+        from manyheads.analysis.maps.page import picture_data
+
         document = self.document()
         for panel, shown in zip(self.panels, document["maps"], strict=True):
             shown["values"] = [[float(f"{value:.4g}") for value in row] for row in shown["values"]]
@@ -108,6 +109,8 @@ class HeatMaps:
 
         maps  attention maps of the inputs, which the page shows below
         """
+        from manyheads.analysis.maps.page import page
+
         html, notes = page(maps, findings=[self.finding()])
         write(Path(path), html)
         return notes
