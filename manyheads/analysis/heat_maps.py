@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from manyheads.analysis.drawing import save_and_report, short_name
+from manyheads.analysis.maps import AttentionMaps
 from manyheads.displays import html_table
 from manyheads.errors import UserError, extra
-from manyheads.files import JsonObject, replacing
+from manyheads.files import JsonObject, replacing, write
 
 LISTED = 5  # number of cells of each heat map that the text form lists, the largest first
 NUMBERED = 300  # maximum number of cells of a heat map whose values a picture prints
@@ -21,12 +22,18 @@ SHOWN = 12  # maximum number of characters of a name in a picture
 
 
 class Panel(NamedTuple):
-    """Heat map (R, C) with the names of its rows and columns."""
+    """Heat map (R, C) with the names of its rows and columns.
+
+    picture  image that the heat map covers, (Y, X) or (Y, X, C); None without an image
+    cover    fraction of the image that the heat map covers, down and across
+    """
 
     title: str
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     values: NDArray[np.float64]
+    picture: NDArray[np.uint8] | None = None
+    cover: tuple[float, float] = (1.0, 1.0)
 
     def largest(self, count: int) -> list[tuple[str, str, float]]:
         """Return the row, the column and the value of the cells with the largest absolute values, largest first."""
@@ -39,11 +46,14 @@ class Panel(NamedTuple):
 class HeatMaps:
     """Heat maps of one analysis of a model.
 
+    heading  name of the analysis, for a page
     model   name of the model
     title   description of the input
     unit    meaning of the values, for the color bar
     panels  the heat maps
     """
+
+    heading: ClassVar = "Heat maps"
 
     model: str
     title: str
@@ -81,6 +91,29 @@ class HeatMaps:
             for panel in self.panels
         ]
         return {"model": self.model, "title": self.title, "unit": self.unit, "maps": maps}
+
+    def finding(self) -> JsonObject:
+        """Return the heat maps as data of a page."""
+        from manyheads.analysis.maps.page import picture_data
+
+        document = self.document()
+        for panel, shown in zip(self.panels, document["maps"], strict=True):
+            shown["values"] = [[float(f"{value:.4g}") for value in row] for row in shown["values"]]
+            shown["cover"], shown["picture"] = panel.cover, None
+            if panel.picture is not None:
+                shown["picture"], shown["small"] = picture_data(panel.picture), max(panel.picture.shape[:2]) <= 96
+        return {**document, "heading": self.heading, "model": short_name(self.model)}
+
+    def page(self, path: str | Path, *maps: AttentionMaps) -> list[str]:
+        """Write an interactive HTML page that needs no other file. Returns notes about omitted parts.
+
+        maps  attention maps of the inputs, which the page shows below
+        """
+        from manyheads.analysis.maps.page import page
+
+        html, notes = page(maps, findings=[self.finding()])
+        write(Path(path), html)
+        return notes
 
     def save(self, path: str | Path) -> None:
         """Write an .npz file: for each heat map, its values, and the names of its rows and columns."""

@@ -1,4 +1,4 @@
-"""Base classes of the predictors that `manyheads.load` returns, with device, attention maps and logit lens."""
+"""Base classes of the predictors that `manyheads.load` returns, with device and attention maps."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads import directory
-from manyheads.analysis.lens import EMBEDDING, Lens, logit_lens
 from manyheads.analysis.logit_attribution import LogitAttribution, attribute_logits
 from manyheads.analysis.maps import AttentionMaps, MapOptions, Sides, attention_maps
 from manyheads.analysis.maps.sides import Side
@@ -29,10 +27,9 @@ from manyheads.tasks.embedding import Pool, embed_tokens, vectors_of
 from manyheads.tasks.encoding import encode, unknown_token
 from manyheads.tasks.inputs import Texts, rows_of
 from manyheads.tasks.targets import Shares
-from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, tokenized, tokenized_ids
+from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, tokenized
 
 M = TypeVar("M", bound=Model[Config])
-MAX_LENS_WORDS = 1000  # maximum number of tokens that the logit lens lists for each position of each layer
 
 
 class TrainedModel(Generic[M]):
@@ -117,6 +114,7 @@ class TrainedModel(Generic[M]):
                 self.model, *inputs, options=options, sides=sides, name=str(self.path), title=title, **shown
             )
 
+    @checked
     def readout(self, text: Any, /) -> Readout:
         """Return the prediction of the model for one input, for an analysis. Raises UserError if it is not one."""
         raise UserError(f"{self.path}: {type(self.model).__name__} has no single prediction to analyze")
@@ -226,29 +224,6 @@ class ModelWithTokenizer(TrainedModel[M]):
     ) -> Readout:  # fmt: skip
         inputs = tuple(row.to(self.compute.device) for row in rows)
         return Readout(self.model, inputs, select, names, position, side, str(self.path), title)
-
-    def _lens(
-        self, stack: str, project: Callable[[Tensor], Tensor], inputs: Sequence[Tensor | None], tokens: Sequence[str],
-        title: str, *, top: int, tokenizer: Tokenizer,
-    ) -> Lens:  # fmt: skip
-        """Return the logit lens: the likeliest output tokens according to each layer of a stack of layers.
-
-        `tokenizer` decodes the output tokens.
-        """
-        if not 1 <= top <= MAX_LENS_WORDS:
-            raise UserError(f"top is {top}: expected 1 to {MAX_LENS_WORDS}")
-        inputs = [tensor if tensor is None else tensor.to(self.compute.device) for tensor in inputs]
-        probabilities, ids = [], []  # probabilities and token ids according to each layer, both (T, top)
-        with self.compute.autocast():
-            for logits in logit_lens(self.model, stack, project, *inputs):
-                best = logits[0].float().softmax(-1).topk(min(top, logits.shape[-1]))
-                probabilities.append(best.values.cpu())
-                ids.append(best.indices.tolist())
-        names = {token: "" for layer in ids for ranked in layer for token in ranked}
-        names = {token: tokenized_ids(tokenizer, [token]).side.tokens[0] for token in names}
-        words = [[[names[token] for token in ranked] for ranked in layer] for layer in ids]
-        layers = (EMBEDDING, *range(len(ids) - 1))
-        return Lens(str(self.path), title, tuple(tokens), layers, words, torch.stack(probabilities).numpy())
 
 
 @checked_methods
