@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from manyheads.analysis.maps.sides import Side
+from manyheads.core.config import TargetKind
 from manyheads.errors import UserError, nearest
 
 
@@ -54,6 +55,8 @@ class Readout:
     source    name of the model directory
     title     description of the input
     picture   the image as the model sees it, (Y, X, C); None for a text
+    kind      "classes" if a softmax of the logits gives the probabilities, "multi-label" if a sigmoid does,
+              "regression" if the output is a number
     """
 
     model: nn.Module
@@ -65,6 +68,7 @@ class Readout:
     source: str
     title: str
     picture: NDArray[np.uint8] | None = None
+    kind: TargetKind = "classes"
 
     def logits(self, *inputs: Tensor | None) -> Tensor:
         """Return the logits (B, V) of the prediction. By default, for the input of this readout, with B = 1."""

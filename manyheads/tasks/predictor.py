@@ -16,7 +16,7 @@ from manyheads.analysis.maps import AttentionMaps, MapOptions, Sides, attention_
 from manyheads.analysis.maps.sides import Side
 from manyheads.analysis.readout import Names, Readout
 from manyheads.calls import checked_methods
-from manyheads.core.config import Config
+from manyheads.core.config import Config, TargetKind
 from manyheads.core.interface import Encodes, Model, ReadsImages
 from manyheads.core.runtime import ComputeConfig
 from manyheads.errors import UserError
@@ -173,10 +173,10 @@ class ModelWithTokenizer(TrainedModel[M]):
 
     def _readout(
         self, rows: Sequence[Tensor], side: Side, title: str, position: int | None, names: Names,
-        select: Callable[[Tensor], Tensor],
+        select: Callable[[Tensor], Tensor], kind: TargetKind = "classes",
     ) -> Readout:  # fmt: skip
         inputs = tuple(row.to(self.compute.device) for row in rows)
-        return Readout(self.model, inputs, select, names, position, side, str(self.path), title)
+        return Readout(self.model, inputs, select, names, position, side, str(self.path), title, kind=kind)
 
     def _lens(
         self, stack: str, project: Callable[[Tensor], Tensor], inputs: Sequence[Tensor | None], tokens: Sequence[str],

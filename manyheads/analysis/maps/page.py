@@ -143,7 +143,7 @@ def panel(maps: RecordedMaps, first: int, all_notes: list[str]) -> JsonObject:
     return {
         "model": maps.model, "title": maps.title, "prediction": maps.prediction, "opening": dict(maps.opening),
         "told": notes, "sides": list(sides.values()), "axes": axes,
-        "picture": None if maps.picture is None else _picture(maps.picture),
+        "picture": None if maps.picture is None else picture_url(maps.picture),
         "small": maps.picture is not None and max(maps.picture.shape[:2]) <= 96,
         "maps": base64.b64encode(zlib.compress(b"".join(packed))).decode(),
         "calculations": base64.b64encode(zlib.compress(b"".join(tables))).decode() if tables else None,
@@ -217,7 +217,8 @@ def _merge_patches(layer: Layer, of_queries: bool) -> Layer:
     return replace(layer, weights=layer.weights @ merge.T, keys=made)
 
 
-def _picture(pixels: NDArray[np.uint8]) -> str:
+def picture_url(pixels: NDArray[np.uint8]) -> str:
+    """Return an image, (Y, X) or (Y, X, 3), as the data URL of a PNG file."""
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
