@@ -18,8 +18,8 @@ import torch
 
 from benchmarks.output import command
 from manyheads.core.attention import Attention
+from manyheads.core.recording import record
 from manyheads.core.runtime import ComputeConfig, prepare
-from manyheads.core.tap import record
 from manyheads.models.bert import Bert
 from manyheads.models.presets import preset
 from manyheads.training.record import hardware

@@ -19,7 +19,8 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "build", "compare", "edit", "list_runs", "load", "preset", "record", "train"]
 
 if TYPE_CHECKING:
-    from manyheads.core.tap import edit, record
+    from manyheads.core.editing import edit
+    from manyheads.core.recording import record
     from manyheads.models.presets import build, preset
     from manyheads.runs.listing import list_runs
     from manyheads.tasks.comparison import compare
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
 _HOMES = {
     "build": "manyheads.models.presets",
     "compare": "manyheads.tasks.comparison",
-    "edit": "manyheads.core.tap",
+    "edit": "manyheads.core.editing",
     "list_runs": "manyheads.runs.listing",
     "load": "manyheads.tasks.loading",
     "preset": "manyheads.models.presets",
-    "record": "manyheads.core.tap",
+    "record": "manyheads.core.recording",
     "train": "manyheads.tasks.train",
 }
 

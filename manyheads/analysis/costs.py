@@ -20,7 +20,7 @@ from manyheads.core.block import Block
 from manyheads.core.config import Config
 from manyheads.core.experts import expert_layers
 from manyheads.core.interface import Generates, Model, OutputProjection, ReadsImages
-from manyheads.core.tap import tapped
+from manyheads.core.recording import tapped
 from manyheads.files import JsonObject
 from manyheads.models.bert_features import BertFeatures
 from manyheads.models.encoder_decoder import EncoderDecoder

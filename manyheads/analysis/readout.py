@@ -57,6 +57,7 @@ class Readout:
     picture   the image as the model sees it, (Y, X, C); None for a text
     kind      "classes" if a softmax of the logits gives the probabilities, "multi-label" if a sigmoid does,
               "regression" if the output is a number
+    embedding  module from token ids to embeddings (B, T, D), through which gradients flow; None if there is none
     """
 
     model: nn.Module
@@ -69,10 +70,17 @@ class Readout:
     title: str
     picture: NDArray[np.uint8] | None = None
     kind: TargetKind = "classes"
+    embedding: nn.Module | None = None
 
     def logits(self, *inputs: Tensor | None) -> Tensor:
         """Return the logits (B, V) of the prediction. By default, for the input of this readout, with B = 1."""
         return self.select(self.model(*(inputs or self.inputs)))
+
+    def probability(self, logits: Tensor, index: int) -> float | None:
+        """Return the probability of an output for logits (V,). None if the model predicts a number."""
+        if self.kind == "regression":
+            return None
+        return float((logits.sigmoid() if self.kind == "multi-label" else logits.softmax(-1))[index])
 
     def repeated(self, count: int) -> tuple[Tensor | None, ...]:
         """Return the inputs as a batch of `count` equal rows."""

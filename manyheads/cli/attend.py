@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".html", ".npz", *PICTURES)
 ONLY_FOR = {  # Options of `attend` that only some types of models accept.
     "target": "translators", "pair": "models that read pairs of texts", "max_tokens": "language models",
-    "truncate": "models that read texts", "calculation": "models that read texts",
+    "truncate": "models that read texts", "calculation": "models that read texts", "tuned": "models that predict words",
 }  # fmt: skip
 
 

@@ -45,7 +45,7 @@ def _explain(options: argparse.Namespace) -> None:
     if options.json:
         document(found.document())
     else:
-        print(found.summary)
+        print(found)
         head, *rows = found.rows()
         table([head, *rows[:MAX_TOKENS]])
         if len(rows) > MAX_TOKENS:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from manyheads.core.dropout import dropout as drop
 from manyheads.core.masks import Mask
-from manyheads.core.tap import Calculation, Tap
+from manyheads.core.tap import ATTENTION, Calculation, Tap
 from manyheads.core.trained_attention import TrainedAttention
 from manyheads.errors import UserError
 
@@ -68,14 +68,18 @@ class _AttentionMap:
         """Return the mask as a boolean table, True where a query may attend to a key. None if no key is masked."""
         return None if self.mask is None else self.mask.materialize(self.queries, self.keys, self.query.device)
 
-    def weights(self, heads: Sequence[int] | None = None, rows: Sequence[int] | None = None) -> Tensor:
-        """Return the attention weights of the given heads and query rows (default: all), (B, h, ..., tq, Tk)."""
+    def biased_scores(self, heads: Sequence[int] | None = None, rows: Sequence[int] | None = None) -> Tensor:
+        """Return the scaled scores with their bias, before the mask, (B, h, ..., tq, Tk)."""
         if self.scores is None:
             assert self.key is not None
             scores = _scaled_products(self._select(self.query, heads, rows), self._select(self.key, heads), self.scale)
         else:
             scores = self._select(self.scores, heads, rows)
-        scores = scores if self.bias is None else scores + self._select(self.bias, heads, rows)
+        return scores if self.bias is None else scores + self._select(self.bias, heads, rows)
+
+    def weights(self, heads: Sequence[int] | None = None, rows: Sequence[int] | None = None) -> Tensor:
+        """Return the attention weights of the given heads and query rows (default: all), (B, h, ..., tq, Tk)."""
+        scores = self.biased_scores(heads, rows)
         allowed = self.allowed()
         allowed = None if allowed is None else self._select(allowed, heads, rows)
         return _normalize(
@@ -194,12 +198,15 @@ def attend(
     normalize  "softmax" for the softmax of the scores; "count" for scores divided by the number of allowed keys (Wang
                2018, section 3.2); "none" for the scores themselves (Shen 2020)
     dropout    probability of dropping an attention weight
-    tap        hook that records or edits the attention weights
+    tap        hook that records or edits queries, keys, values, scores, weights and outputs
     explicit   if True, compute the attention matrix. If False, use the fused kernel if possible. By default, use the
                faster method
     """
     assert (key is None) == (scores is not None), "expected either key or scores, not both"
     scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+    if tap is not None:
+        query, value = tap.on("queries", query), tap.on("values", value)
+        key = None if key is None else tap.on("keys", key)
     # The explicit and the fused computation read mask and bias from the same object, so that they always agree.
     attention_map = _AttentionMap(query, key, value, mask, bias, scores, scale, normalize)
     if tap is not None and tap.calculations:
@@ -208,16 +215,21 @@ def attend(
         explicit = attention_map.explicit_is_faster(dropout)
     if explicit and not (tap is not None and tap.is_active) and attention_map.has_trained_products():
         return attention_map.trained(dropout)
-    if explicit or scores is not None or normalize != "softmax" or (tap is not None and tap.edits_maps):
+    if tap is not None and tap.changes("scores"):
+        scores = tap.on("scores", attention_map.biased_scores())
+        attention_map = replace(attention_map, key=None, bias=None, scores=scores)
+    elif tap is not None:
+        tap.record("scores", attention_map.biased_scores, attention_map.queries)
+    if explicit or scores is not None or normalize != "softmax" or (tap is not None and tap.needs_weights):
         weights = attention_map.weights()
         if tap is not None:
-            weights = tap.on_pattern(weights)
+            weights = tap.on("attention", weights)
         mixed = drop(weights.to(value.dtype), dropout) @ value  # weighted means of the values, (B, H, ..., Tq, Dv)
     else:
         if tap is not None:
-            tap.record(attention_map.weights, attention_map.queries)
+            tap.record("attention", attention_map.weights, attention_map.queries)
         mixed = attention_map.fused(dropout)
-    return mixed if tap is None else tap.on_output(mixed)
+    return mixed if tap is None else tap.on("head_outputs", mixed)
 
 
 def _scaled_products(query: Tensor, key: Tensor, scale: float) -> Tensor:
@@ -298,7 +310,7 @@ class Attention(nn.Module):
         self.key = nn.Linear(memory_width, key_query_width, input_bias)
         self.value = nn.Linear(memory_width, value_width, input_bias)
         self.output = nn.Linear(value_width, width, bias)
-        self.tap = Tap()
+        self.tap = Tap(*ATTENTION, "attention_output")
 
     def forward(
         self,
@@ -340,7 +352,8 @@ class Attention(nn.Module):
             tap=self.tap,
             explicit=self.explicit,
         )  # (B, H, Tq, Dh)
-        return self.output(mixed.transpose(1, 2).flatten(2))
+        output: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
+        return self.tap.on("attention_output", output)
 
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # split the heads: (B, T, H*Dh) -> (B, H, T, Dh)

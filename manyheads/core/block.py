@@ -105,7 +105,7 @@ class Block(nn.Module):
         x = self._residual(x, self_attention, self.attention_norm, self.attention_scale)
         if self.cross_norm is not None:
             x = self._residual(x, cross_attention, self.cross_norm)
-        return self.tap.on_residual(self._transition(x, mask, cache, layer))
+        return self.tap.on("residual", self._transition(x, mask, cache, layer))
 
     def _transition(self, x: Tensor, mask: Mask | None, cache: KVCache | None, layer: int) -> Tensor:
         """Apply the last sublayer of the block, by default the feed-forward network.
@@ -169,7 +169,7 @@ class Stack(nn.Module):
         With a key-value cache, the caller advances the cache once after this call, when all layers have appended.
         """
         recompute = self.checkpointing and torch.is_grad_enabled() and cache is None and not self._has_active_tap()
-        x = self.tap.on_residual(x)
+        x = self.tap.on("residual", x)
         for layer, (block, mask_of_block) in enumerate(zip(self.blocks, self.masks(mask), strict=True)):
             apply = partial(checkpoint, block, use_reentrant=False) if recompute else block
             x = apply(
@@ -180,7 +180,7 @@ class Stack(nn.Module):
 
     def states(self, x: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None) -> list[Tensor]:
         """Return the input of the first block and the output of each block, each (B, T, D), before the final norm."""
-        states = [self.tap.on_residual(x)]
+        states = [self.tap.on("residual", x)]
         for block, mask_of_block in zip(self.blocks, self.masks(mask), strict=True):
             states.append(block(states[-1], mask=mask_of_block, bias=bias))
         return states

@@ -126,7 +126,7 @@ class Experts(nn.Module):
         rows = chosen.new_full((chosen.numel() + 1,), len(order)).index_copy(0, order, places)[:-1]
         outputs = torch.cat([outputs, outputs.new_zeros(1, outputs.shape[-1])])
         mixed = (F.embedding(rows.view_as(chosen), outputs) * gates[..., None].to(outputs.dtype)).sum(0)  # (N, D)
-        return self.tap.on_residual(mixed.view_as(x))
+        return self.tap.on("feed_forward", mixed.view_as(x))
 
     @property
     def idle_parameters(self) -> int:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from manyheads.core.block import Stack
 from manyheads.core.config import Config
-from manyheads.core.tap import Grid
+from manyheads.core.tap import Grid, Tap
 
 C_co = TypeVar("C_co", bound=Config, covariant=True)
 
@@ -115,9 +115,13 @@ class OutputProjection(nn.Module):
     It is a module so that a copy of the model can have another implementation of it.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.tap = Tap("logits")
+
     def forward(self, hidden: Tensor, model: HasOutputWeights) -> Tensor:
         """Return the logits (..., V) of hidden states (..., D)."""
-        return F.linear(hidden, model.output_weight, model.output_bias)
+        return self.tap.on("logits", F.linear(hidden, model.output_weight, model.output_bias))
 
 
 class Generates(Model[C_co], Generic[C_co, S]):

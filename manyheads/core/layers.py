@@ -50,7 +50,18 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.activation(self.expand(x))
-        return self.tap.on_residual(self.contract(dropout(hidden, self.dropout, self.training)))
+        return self.tap.on("feed_forward", self.contract(dropout(hidden, self.dropout, self.training)))
+
+
+class LabelHead(nn.Linear):
+    """Linear layer from features (..., D) to the logits of labels (..., L), which can be recorded and edited."""
+
+    def __init__(self, width: int, labels: int, bias: bool = True) -> None:
+        super().__init__(width, labels, bias)
+        self.tap = Tap("logits")
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self.tap.on("logits", super().forward(input))
 
 
 class RMSNorm(nn.LayerNorm):

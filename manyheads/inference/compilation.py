@@ -176,7 +176,7 @@ def _compiled(model: M, plan: _Plan) -> CompiledModel[M]:
         if type(module) is nn.Linear and is_divisible(module, precision):
             return FusedLinear(module.weight, module.bias, precision, team)
         if isinstance(module, OutputProjection):
-            return FusedProjection(precision, team)
+            return FusedProjection(module, precision, team)
         if isinstance(module, Stack) and id(module) in plan.routes:
             blocks = children["blocks"]
             assert isinstance(blocks, nn.ModuleList)

@@ -58,21 +58,22 @@ def compile_for_gpu(model: M, compute: ComputeConfig) -> CompiledModel[M]:
 class _ProjectionInBf16(nn.Module):
     """Output projection that converts the output matrix to bf16 in its first call and stores the result."""
 
-    def __init__(self) -> None:
+    def __init__(self, plain: OutputProjection) -> None:
         super().__init__()
+        self.tap = plain.tap
         self._weight: Tensor | None = None
 
     def forward(self, hidden: Tensor, model: HasOutputWeights) -> Tensor:
         if self._weight is None:
             with torch.inference_mode(False):
                 self._weight = model.output_weight.detach().bfloat16()
-        return F.linear(hidden, self._weight, model.output_bias)
+        return self.tap.on("logits", F.linear(hidden, self._weight, model.output_bias))
 
 
 def _in_bf16(module: nn.Module, children: Mapping[str, nn.Module]) -> nn.Module | None:
     """Return a float32 linear layer or an output projection with its weights in bf16, or None for any other module."""
     if isinstance(module, OutputProjection):
-        return _ProjectionInBf16()
+        return _ProjectionInBf16(module)
     if type(module) is not nn.Linear or module.weight.dtype != torch.float32:
         return None
     result = copy.copy(module)

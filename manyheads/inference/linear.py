@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from manyheads.core.interface import HasOutputWeights
+from manyheads.core.interface import HasOutputWeights, OutputProjection
 from manyheads.inference.kernels.arguments import Sizes, Weights
 from manyheads.inference.kernels.compiled import Kernel
 from manyheads.inference.kernels.packed import KINDS, MAX_SERIAL, PER_WORD, Team, Workspace, pack_weights
@@ -50,16 +50,15 @@ class FusedLinear(nn.Module):
 class FusedProjection(nn.Module):
     """Output projection (`core.interface.OutputProjection`) with a fused kernel, for one model."""
 
-    def __init__(self, precision: str, team: Team) -> None:
+    def __init__(self, plain: OutputProjection, precision: str, team: Team) -> None:
         super().__init__()
-        self._precision, self._team = precision, team
+        self._precision, self._team, self.tap = precision, team, plain.tap
         self._linear: FusedLinear | None = None
 
     def forward(self, hidden: Tensor, model: HasOutputWeights) -> Tensor:
         if self._linear is None:
             self._linear = FusedLinear(model.output_weight, model.output_bias, self._precision, self._team)
-        logits: Tensor = self._linear(hidden)
-        return logits
+        return self.tap.on("logits", self._linear(hidden))
 
 
 def is_divisible(layer: nn.Linear, precision: str) -> bool:

@@ -40,7 +40,7 @@ from manyheads.core.config import (
 )
 from manyheads.core.dropout import dropout
 from manyheads.core.interface import Encodes, OutputProjection
-from manyheads.core.layers import ACTIVATIONS, FeedForward, TokenEmbedding
+from manyheads.core.layers import ACTIVATIONS, FeedForward, LabelHead, TokenEmbedding
 from manyheads.core.masks import Mask
 from manyheads.core.positions import PositionTable
 from manyheads.errors import UserError
@@ -132,7 +132,7 @@ class Bert(Encodes[BertConfig]):
         self.projection = OutputProjection()
         self.next_sentence = nn.Linear(c.width, 2) if c.head in ("pretraining", "next_sentence") else None
         logits = {"sequence": len(c.labels), "token": len(c.labels), "question": 2, "choice": 1}.get(c.head)
-        self.classifier = None if logits is None else nn.Linear(c.width, logits)
+        self.classifier = None if logits is None else LabelHead(c.width, logits)
         self._initialize()
 
     def _initialize(self) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from manyheads.core.config import Classes, Layers, Size
 from manyheads.core.dropout import dropout
 from manyheads.core.interface import Model
+from manyheads.core.layers import LabelHead
 from manyheads.errors import UserError
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.sequence_baselines import Recurrent
@@ -49,7 +50,7 @@ class BertFeatures(Model[BertFeaturesConfig]):
         own = {f.name: getattr(c, f.name) for f in fields(BertConfig)}
         self.bert = Bert(BertConfig(**{**own, "head": "none", "labels": (), "target": "classes"})).requires_grad_(False)
         self.mixer = Recurrent(c.read * c.width, c.hidden, "lstm", directions=2, layers=2)
-        self.output = nn.Linear(self.mixer.features, len(c.labels))
+        self.output = LabelHead(self.mixer.features, len(c.labels))
 
     def train(self, mode: bool = True) -> BertFeatures:
         """Set training or eval mode.

@@ -41,7 +41,7 @@ from manyheads.core.attention import attend
 from manyheads.core.config import Epsilon, LabelConfig, Labels, Layers, Pixels, Rate, Size
 from manyheads.core.dropout import dropout
 from manyheads.core.interface import ReadsImages
-from manyheads.core.layers import FeedForward, count_patches
+from manyheads.core.layers import FeedForward, LabelHead, count_patches
 from manyheads.core.tap import Grid, Tap
 from manyheads.errors import UserError
 
@@ -272,7 +272,7 @@ class ConvAttention(ReadsImages[ConvAttentionConfig]):
         c = config
         self.pixels = nn.Linear(c.channels * c.downsample**2, c.width)
         self.layers = nn.ModuleList([Layer(c) for _ in range(c.layers)])
-        self.classifier = nn.Linear(c.width, len(c.labels)) if c.labels else None
+        self.classifier = LabelHead(c.width, len(c.labels)) if c.labels else None
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits (B, L) for normalized images (B, C, Y, X), or features (B, D) if the model has no labels."""

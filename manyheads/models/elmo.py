@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from manyheads.core.config import FieldError, LabelConfig, Labels, Layers, Length, Range, Rate, Size
 from manyheads.core.dropout import dropout
 from manyheads.core.interface import Model
+from manyheads.core.layers import LabelHead
 from manyheads.core.masks import padding
 from manyheads.core.recurrent import LSTM, read_texts, reverse_texts
 
@@ -111,7 +112,7 @@ class Elmo(Model[ElmoConfig]):
         self.mixture = nn.Parameter(torch.zeros(c.layers + 1))
         self.scale = nn.Parameter(torch.ones(()))
         if c.head == "sequence":
-            self.output = nn.Linear(2 * c.width, len(c.labels))
+            self.output = LabelHead(2 * c.width, len(c.labels))
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """Return the label logits (B, L) of texts, or features of words (B, W, 2 D), for bytes (B, T).

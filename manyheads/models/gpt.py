@@ -26,7 +26,7 @@ from manyheads.core.config import Epsilon, Heads, LabelConfig, Labels, Layers, L
 from manyheads.core.dropout import dropout
 from manyheads.core.experts import ExpertConfig, make_experts
 from manyheads.core.interface import C_co, Encodes, Generates
-from manyheads.core.layers import FeedForward, TokenEmbedding
+from manyheads.core.layers import FeedForward, LabelHead, TokenEmbedding
 from manyheads.core.masks import Mask
 from manyheads.core.positions import PositionTable
 from manyheads.errors import UserError
@@ -123,7 +123,7 @@ class GPT(CausalDecoder[GPTConfig]):
         norm = nn.LayerNorm(c.width, eps=c.norm_eps) if c.norm == "pre" else None
         blocks = [_block(c) for _ in range(c.layers)]
         self.decoder = Stack(blocks, norm) if c.window is None else BandedStack(blocks, norm, window=c.window)
-        self.classifier = nn.Linear(c.width, len(c.labels), bias=False) if c.head == "sequence" else None
+        self.classifier = LabelHead(c.width, len(c.labels), bias=False) if c.head == "sequence" else None
         self._initialize()
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:

@@ -172,7 +172,7 @@ class SeparableConvolution(FeedForward):
         """
         hidden = self.activation(self.expand(self._convolve(self.before, x, real)))
         hidden = dropout(hidden, self.dropout, self.training)
-        return self.tap.on_residual(self.contract(self._convolve(self.between, hidden, real)))
+        return self.tap.on("feed_forward", self.contract(self._convolve(self.between, hidden, real)))
 
     def _convolve(self, convolution: nn.Conv1d, x: Tensor, real: Tensor | None) -> Tensor:
         x = x if real is None else x.masked_fill(~real[..., None], 0.0)

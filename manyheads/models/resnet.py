@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from manyheads.core.config import LabelConfig, Layers, Pixels, Range, Size
 from manyheads.core.interface import ReadsImages
+from manyheads.core.layers import LabelHead
 from manyheads.errors import UserError
 from manyheads.models.squeeze_excitation import SqueezeExcitation
 
@@ -106,7 +107,7 @@ class ConvNet(ReadsImages[N_co]):
         self.stem = stem
         self.stages = nn.ModuleList(stages)
         self.top = top
-        self.classifier = nn.Linear(width, len(config.labels)) if config.labels else None
+        self.classifier = LabelHead(width, len(config.labels)) if config.labels else None
         draw_weights(self)
 
     def forward(self, images: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from manyheads.core.config import Classes, LabelConfig, Length, Odd, Range, Rate, Size, TokenId, Vocabulary
 from manyheads.core.dropout import dropout
 from manyheads.core.interface import Model
-from manyheads.core.layers import TokenEmbedding, xavier_uniform
+from manyheads.core.layers import LabelHead, TokenEmbedding, xavier_uniform
 from manyheads.core.recurrent import Cell, batch_first, pack_texts, read_texts, recurrent_layers
 from manyheads.errors import UserError
 from manyheads.models.text_classifier import both_logits, units
@@ -66,7 +66,7 @@ class SequenceBaseline(Model[SequenceBaselineConfig]):
         c = config
         self.embedding = TokenEmbedding(c.vocab, c.width)
         self.mixer = _MIXERS[c.kind](c)
-        self.output = nn.Linear(self.mixer.features, units(c.labels, c.target))
+        self.output = LabelHead(self.mixer.features, units(c.labels, c.target))
         xavier_uniform(self)
         nn.init.uniform_(self.embedding.weight, -0.05, 0.05)
 

@@ -28,7 +28,7 @@ from manyheads.core.block import Block, Stack
 from manyheads.core.config import Classes, Epsilon, LabelConfig, Layers, Length, Rate, Size, TokenId, Vocabulary
 from manyheads.core.dropout import dropout
 from manyheads.core.interface import Encodes
-from manyheads.core.layers import FeedForward, TokenEmbedding, xavier_uniform
+from manyheads.core.layers import FeedForward, LabelHead, TokenEmbedding, xavier_uniform
 from manyheads.core.masks import Mask
 from manyheads.core.positions import Layout, PositionTable
 from manyheads.errors import UserError
@@ -74,7 +74,7 @@ class TextClassifier(Encodes[TextClassifierConfig]):
         # An attention bias lets one padding token have the attention weight of all padding tokens; see `_read_padding`.
         biased = not c.masked and self.positions is None
         self.encoder = Stack([_block(c) for _ in range(c.layers)], biased=biased)
-        self.output = nn.Linear(c.width, units(c.labels, c.target))
+        self.output = LabelHead(c.width, units(c.labels, c.target))
         self._initialize()
 
     @property

@@ -25,7 +25,7 @@ from manyheads.core.block import Block, Stack
 from manyheads.core.config import Epsilon, Heads, LabelConfig, Layers, Pixels, Positive, Range, Rate, Size
 from manyheads.core.dropout import dropout
 from manyheads.core.interface import Encodes, ReadsImages
-from manyheads.core.layers import FeedForward, PatchEmbedding, count_patches, xavier_uniform
+from manyheads.core.layers import FeedForward, LabelHead, PatchEmbedding, count_patches, xavier_uniform
 from manyheads.core.positions import PositionTable
 from manyheads.core.tap import Grid
 from manyheads.errors import UserError
@@ -144,9 +144,9 @@ class ViT(ReadsImages[ViTConfig], Encodes[ViTConfig]):
         self.pooled_norm = norm if c.norm_after_pool else None
         self.representation = None if c.representation is None else nn.Linear(pooled, c.representation)
         self.projection = None if c.projection is None else nn.Linear(pooled, c.projection, bias=False)
-        self.head = nn.Linear(c.projection or c.representation or pooled, len(c.labels)) if c.labels else None
+        self.head = LabelHead(c.projection or c.representation or pooled, len(c.labels)) if c.labels else None
         has_second_head = bool(c.labels) and c.distilled and c.fused != "none"
-        self.distillation_head = nn.Linear(c.width, len(c.labels)) if has_second_head else None
+        self.distillation_head = LabelHead(c.width, len(c.labels)) if has_second_head else None
         self._initialize()
 
     def _initialize(self) -> None:

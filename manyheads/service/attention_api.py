@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from manyheads.analysis.maps import AttentionMaps
 from manyheads.analysis.maps.page import SHOWN, panel
-from manyheads.core.tap import tapped
+from manyheads.core.recording import tapped
 from manyheads.data.images.checking import open_image
 from manyheads.errors import UserError
 from manyheads.files import JsonObject

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from PIL import Image
 
-from manyheads.core.tap import tapped
+from manyheads.core.recording import tapped
 from manyheads.directory import FETCHED
 from manyheads.errors import UserError
 from manyheads.service.batching import Batcher

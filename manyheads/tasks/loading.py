@@ -46,6 +46,7 @@ class LoadedModel(Any):  # type: ignore[misc]  # Subclasses of Any have further 
     relevance: Method
     attend: Method
     lens: Method
+    tune_lens: Method
     evaluate: Method
     score: Method
     perplexity: Method

@@ -1,4 +1,4 @@
-"""Base classes of the predictors that `manyheads.load` returns, with device, attention maps and logit lens."""
+"""Base classes of the predictors that `manyheads.load` returns, with device and attention maps."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from dataclasses import replace
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads import directory
-from manyheads.analysis.lens import EMBEDDING, Lens, logit_lens
 from manyheads.analysis.maps import AttentionMaps, MapOptions, Sides, attention_maps
 from manyheads.analysis.maps.sides import Side
 from manyheads.analysis.readout import Names, Readout
 from manyheads.calls import checked_methods
 from manyheads.core.config import Config, TargetKind
 from manyheads.core.interface import Encodes, Model, ReadsImages
+from manyheads.core.layers import TokenEmbedding
 from manyheads.core.runtime import ComputeConfig
 from manyheads.errors import UserError
 from manyheads.inference import CompiledModel, check, compile_model
@@ -26,10 +25,9 @@ from manyheads.tasks.embedding import Pool, embed_tokens, vectors_of
 from manyheads.tasks.encoding import encode, unknown_token
 from manyheads.tasks.inputs import Texts, rows_of
 from manyheads.tasks.targets import Shares
-from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, tokenized, tokenized_ids
+from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, tokenized
 
 M = TypeVar("M", bound=Model[Config])
-MAX_LENS_WORDS = 1000  # maximum number of tokens that the logit lens lists for each position of each layer
 
 
 class TrainedModel(Generic[M]):
@@ -158,7 +156,7 @@ class ModelWithTokenizer(TrainedModel[M]):
         return self._attention_maps(rows, {"self": (side, side)}, title, options, stepwise=stepwise)
 
     def _words(self) -> Names:
-        """Return the names of the words that the model predicts: the tokens of its vocabulary, as displayed."""
+        """Return the names of the words that the model predicts: the tokens of its vocabulary, as in a text."""
 
         unknown = unknown_token(self.tokenizer)
 
@@ -169,37 +167,19 @@ class ModelWithTokenizer(TrainedModel[M]):
                 raise UserError(f"the target {word!r} is not one token of the vocabulary: found {found}")
             return encoding.ids[0]
 
-        return Names(lambda token: tokenized_ids(self.tokenizer, [token]).side.tokens[0], index)
+        def name(token: int) -> str:
+            return self.tokenizer.decode([token], skip_special_tokens=False) or str(self.tokenizer.id_to_token(token))
+
+        return Names(name, index)
 
     def _readout(
         self, rows: Sequence[Tensor], side: Side, title: str, position: int | None, names: Names,
         select: Callable[[Tensor], Tensor], kind: TargetKind = "classes",
     ) -> Readout:  # fmt: skip
         inputs = tuple(row.to(self.compute.device) for row in rows)
-        return Readout(self.model, inputs, select, names, position, side, str(self.path), title, kind=kind)
-
-    def _lens(
-        self, stack: str, project: Callable[[Tensor], Tensor], inputs: Sequence[Tensor | None], tokens: Sequence[str],
-        title: str, *, top: int, tokenizer: Tokenizer,
-    ) -> Lens:  # fmt: skip
-        """Return the logit lens: the likeliest output tokens according to each layer of a stack of layers.
-
-        `tokenizer` decodes the output tokens.
-        """
-        if not 1 <= top <= MAX_LENS_WORDS:
-            raise UserError(f"top is {top}: expected 1 to {MAX_LENS_WORDS}")
-        inputs = [tensor if tensor is None else tensor.to(self.compute.device) for tensor in inputs]
-        probabilities, ids = [], []  # probabilities and token ids according to each layer, both (T, top)
-        with self.compute.autocast():
-            for logits in logit_lens(self.model, stack, project, *inputs):
-                best = logits[0].float().softmax(-1).topk(min(top, logits.shape[-1]))
-                probabilities.append(best.values.cpu())
-                ids.append(best.indices.tolist())
-        names = {token: "" for layer in ids for ranked in layer for token in ranked}
-        names = {token: tokenized_ids(tokenizer, [token]).side.tokens[0] for token in names}
-        words = [[[names[token] for token in ranked] for ranked in layer] for layer in ids]
-        layers = (EMBEDDING, *range(len(ids) - 1))
-        return Lens(str(self.path), title, tuple(tokens), layers, words, torch.stack(probabilities).numpy())
+        embedding = next((module for module in self.model.modules() if isinstance(module, TokenEmbedding)), None)
+        source = str(self.path)
+        return Readout(self.model, inputs, select, names, position, side, source, title, None, kind, embedding)
 
 
 @checked_methods

@@ -99,6 +99,11 @@ def tokenized_ids(tokenizer: Tokenizer, ids: list[int]) -> TokenizedText:
     return TokenizedText(ids, [0] * len(ids), side_of(decoded, (text,)))
 
 
+def displayed(tokenizer: Tokenizer, token: int) -> str:
+    """Return one token of a vocabulary as it is displayed."""
+    return tokenized_ids(tokenizer, [token]).side.tokens[0]
+
+
 def side_of(encoding: Encoding | DecodedTokens, texts: Sequence[str]) -> Side:
     """Return the displayed tokens of one or two texts, and the index of the word that each token belongs to."""
     tokens: list[str] = []

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 import manyheads
 from manyheads.analysis.drawing import HUES, save
+from manyheads.core.recording import record, tapped
 from manyheads.core.runtime import eval_mode
-from manyheads.core.tap import record, tapped
 from manyheads.errors import UserError, extra
 from manyheads.models.conv_attention import ConvAttention, QuadraticAttention
 from manyheads.tasks.images.image_rows import image_rows

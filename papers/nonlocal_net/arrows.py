@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from manyheads.analysis.drawing import HUES, save
+from manyheads.core.recording import record, tapped
 from manyheads.core.runtime import eval_mode
-from manyheads.core.tap import record, tapped
 from manyheads.errors import UserError, extra
 
 COUNT = 20  # number of arrows that the paper's figures show

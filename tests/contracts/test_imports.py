@@ -268,10 +268,10 @@ def test_recipes_are_listed_without_torch() -> None:
 
 def test_the_package_exposes_only_its_public_names() -> None:
     import manyheads
-    from manyheads.core import tap
+    from manyheads.core import editing, recording
 
-    assert manyheads.record is tap.record
-    assert manyheads.edit is tap.edit
+    assert manyheads.record is recording.record
+    assert manyheads.edit is editing.edit
     assert callable(manyheads.load)
     assert callable(manyheads.train)
     assert set(manyheads.__all__) == set(dir(manyheads))

@@ -15,33 +15,35 @@ is "relevance" for a ViT, "grad-cam" for a convolutional network, and "integrate
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
-from manyheads.analysis.explanations.attention import has_stack
 from manyheads.analysis.explanations.explanation import Explanation
 from manyheads.analysis.explanations.grad_cam import grad_cam, has_feature_map
-from manyheads.analysis.explanations.gradients import Attribution, Score, reads_vectors
+from manyheads.analysis.explanations.gradients import Score, reads_vectors
 from manyheads.analysis.explanations.input_x_gradient import input_x_gradient
 from manyheads.analysis.explanations.integrated_gradients import STEPS, integrated_gradients
-from manyheads.analysis.explanations.relevance import relevance
+from manyheads.analysis.explanations.relevance import has_stack, relevance
 from manyheads.analysis.explanations.rollout import rollout
 from manyheads.analysis.readout import Readout
-from manyheads.errors import UserError, nearest
+from manyheads.errors import UserError
 
 __all__ = ["METHODS", "Explanation", "explain"]
 
-# for each method: a function that returns True if the method applies, and the method
-METHODS: dict[str, tuple[Callable[[Readout], bool], Callable[[Score], Attribution]]] = {
-    "integrated-gradients": (reads_vectors, lambda score: integrated_gradients(score, STEPS)),
-    "input-x-gradient": (reads_vectors, input_x_gradient),
+INTEGRATED = "integrated-gradients"
+# for each method: a function that returns True if the method applies, and the method. The first method that applies is
+# the default for images.
+METHODS: dict[str, tuple[Callable[[Readout], bool], Callable[[Score], Tensor]]] = {
     "relevance": (has_stack, relevance),
-    "rollout": (has_stack, rollout),
     "grad-cam": (has_feature_map, grad_cam),
+    INTEGRATED: (reads_vectors, lambda score: integrated_gradients(score, STEPS)[0]),
+    "input-x-gradient": (reads_vectors, input_x_gradient),
+    "rollout": (has_stack, rollout),
 }
-DEFAULTS_OF_IMAGES = ("relevance", "grad-cam")  # default methods of images, if they apply, in this order
 
 
 def explain(
@@ -57,28 +59,31 @@ def explain(
     the model does not predict.
     """
     methods = [name for name, (applies, _) in METHODS.items() if applies(readout)]
-    if not methods:
-        raise UserError(f"{readout.source}: no method of explain applies to a {type(readout.model).__name__}")
-    if method is not None and method not in METHODS:
-        raise UserError(f"unknown method {method!r}: {nearest(method, METHODS)}")
-    preferred = [name for name in DEFAULTS_OF_IMAGES if name in methods and readout.picture is not None]
-    method = method or next(iter([*preferred, *methods]))
+    method = method or next(iter(methods if readout.picture is not None else ()), INTEGRATED)
     if method not in methods:
-        raise UserError(f"{method} does not apply to {readout.source}: use {' or '.join(methods)}")
-    if steps is not None and method != "integrated-gradients":
-        raise UserError(f"steps apply to integrated-gradients, but the method is {method}")
+        hint = f"use {' or '.join(methods)}" if methods else f"no method does, to a {type(readout.model).__name__}"
+        raise UserError(f"{method} does not apply to {readout.source}: {hint}")
+    if steps is not None and method != INTEGRATED:
+        raise UserError(f"steps apply to {INTEGRATED}, but the method is {method}")
     if any(parameter.is_inference() for parameter in readout.model.parameters()):
         raise UserError(f"{readout.source} was loaded in torch.inference_mode: load it outside, to have gradients")
     with torch.inference_mode(False), torch.enable_grad():
         # Copies of the inputs are ordinary tensors, even if the inputs were created in inference mode.
         readout = replace(readout, inputs=tuple(None if part is None else part.clone() for part in readout.inputs))
-        with torch.no_grad():
-            logits = readout.logits()
-        score = Score(readout, int(logits[0].argmax()) if target is None else readout.names.index(target))
-        compute = METHODS[method][1]
-        found = integrated_gradients(score, steps) if steps is not None else compute(score)
-    text = readout.side if readout.picture is None else None
+        logits = readout.logits().detach()
+        index = int(logits[0].argmax()) if target is None else readout.names.index(target)
+        score, difference = Score(readout, index), None
+        if method == INTEGRATED:
+            values, difference = integrated_gradients(score, STEPS if steps is None else steps)
+        else:
+            values = METHODS[method][1](score)
+    if not values.isfinite().all():
+        raise UserError(f"{readout.source}: the model computes infinite or NaN values for this input")
+    if values.dim() == 1 and readout.side is not None:  # without the padding after a text, or the tokens before patches
+        grid = readout.side.grid
+        values = values[: len(readout.side)] if grid is None else values[-math.prod(grid) :].unflatten(0, grid)
     return Explanation(
-        readout.source, readout.title, method, readout.names.name(score.target), score.probability(logits),
-        found.values, text, readout.picture, found.difference,
+        readout.source, readout.title, method, readout.names.name(index), readout.probability(logits[0], index),
+        values.detach().double().cpu().numpy(), None if readout.picture is not None else readout.side, readout.picture,
+        difference,
     )  # fmt: skip

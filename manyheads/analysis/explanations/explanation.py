@@ -5,32 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from manyheads.analysis.maps.page import picture_url
+from manyheads.analysis.maps.page import picture_data
 from manyheads.analysis.maps.picture_of_image import COLD, HEAT, OPAQUE, muted
 from manyheads.analysis.maps.sides import Side
 from manyheads.calls import checked_methods
-from manyheads.displays import html_table
 from manyheads.files import JsonObject, replacing
 
 STRONGEST = 10  # number of patches or pixels in the table of an image
 OUTLIERS = 0.01  # fraction of the pixels of an image that may exceed the color scale
 HEIGHT = 224  # minimum height in pixels of an image with its heat map
-
-
-class Panel(NamedTuple):
-    """Heat map of a page, with names of its rows and columns. The image, if there is one, lies below the heat map."""
-
-    title: str
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    values: NDArray[np.float64]
-    image: NDArray[np.uint8] | None
 
 
 @checked_methods
@@ -64,34 +52,26 @@ class Explanation:
         """Return the completeness error: the absolute difference between the sum of the values and `difference`."""
         return None if self.difference is None else abs(float(self.values.sum()) - self.difference)
 
-    @property
-    def summary(self) -> str:
-        """Return one line with the method, the target, its probability and the completeness error."""
+    def __repr__(self) -> str:
         probability = "" if self.probability is None else f" ({self.probability:.1%})"
         line = f"{self.method} of {self.target!r}{probability}"
         if self.difference is None:
             return line
         return f"{line}: sum {self.values.sum():.4g}, difference of scores {self.difference:.4g}"
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__} of {self.title!r} ({self.summary})"
-
     def __str__(self) -> str:
-        return "\n".join([self.summary, *("\t".join(row) for row in self.rows())])
+        return "\n".join([repr(self), *("\t".join(row) for row in self.rows())])
 
     def _repr_html_(self) -> str:
         words = self.words()
         if words.side is None:
-            head, *rows = self.rows()
-            shown = f"<img src='{picture_url(self.overlay())}'>{html_table(head, rows)}"
-        else:
-            parts = zip(words.side.tokens, words.values, words.colors(), strict=True)
-            shown = " ".join(
-                f"<span style='background: rgb({red:.0%} {green:.0%} {blue:.0%} / {alpha:.0%})' title='{value:.4g}'>"
-                f"{escape(word)}</span>"
-                for word, value, (red, green, blue, alpha) in parts
-            )
-        return f"<p>{escape(self.summary)}</p><p>{shown}</p>"
+            return f"<p>{escape(repr(self))}</p><img src='{picture_data(self.overlay())}'>"
+        parts = zip(words.side.tokens, words.values, words.colors(), strict=True)
+        return f"<p>{escape(repr(self))}</p>" + " ".join(
+            f"<span style='background: rgb({red:.0%} {green:.0%} {blue:.0%} / {alpha:.0%})' title='{value:.4g}'>"
+            f"{escape(word)}</span>"
+            for word, value, (red, green, blue, alpha) in parts
+        )
 
     def words(self) -> Explanation:
         """Return the values of words, which are the sums of the values of their tokens.
@@ -114,69 +94,30 @@ class Explanation:
         if self.side is not None:
             values = zip(self.side.tokens, self.values, strict=True)
             return [["token", "value"], *([token, f"{value:.4f}"] for token, value in values)]
-        strongest = np.argsort(-np.abs(self.values), axis=None, kind="stable")[:STRONGEST]
-        cells = zip(*np.unravel_index(strongest, self.values.shape), strict=True)
-        return [["row", "column", "value"], *([str(y), str(x), f"{self.values[y, x]:.4f}"] for y, x in cells)]
+        cells = sorted(np.ndenumerate(self.values), key=lambda cell: -abs(cell[1]))[:STRONGEST]
+        return [["row", "column", "value"], *([f"{y}", f"{x}", f"{value:.4f}"] for (y, x), value in cells)]
 
     def document(self) -> JsonObject:
-        """Return the explanation as JSON data, with a list of tokens and values, or with the rows of the image.
+        """Return the explanation as JSON data, with a list of values, or a list of rows of an image.
 
         >>> list(classifier.explain("the cat").document())[:4]
         ['model', 'input', 'method', 'target']
         """
-        values: list[object] = self.values.tolist()
-        if self.side is not None:
-            pairs = zip(self.side.tokens, self.values.tolist(), strict=True)
-            values = [{"token": token, "value": value} for token, value in pairs]
         return {
             "model": self.model, "input": self.title, "method": self.method, "target": self.target,
-            "probability": self.probability, "difference": self.difference, "error": self.error, "values": values,
+            "probability": self.probability, "difference": self.difference, "error": self.error,
+            "tokens": None if self.side is None else list(self.side.tokens), "values": self.values.tolist(),
         }  # fmt: skip
 
     def save(self, path: str | Path) -> None:
-        """Write an NPZ file with the fields of `document` as arrays, and the arrays tokens or picture.
+        """Write an NPZ file with the fields of `document` that are not None, and the picture, without pickled objects.
 
-        The file has no entry for a field that is None. It contains no pickled objects.
+        >>> classifier.explain("the cat").save("explanation.npz")
         """
-        tokens = None if self.side is None else self.side.tokens
-        fields = {**self.document(), "values": self.values, "tokens": tokens, "picture": self.picture}
-        arrays = {name: np.array(value) for name, value in fields.items() if value is not None}
+        arrays = {name: np.array(value) for name, value in self.document().items() if value is not None}
+        arrays |= {} if self.picture is None else {"picture": self.picture}
         with replacing(Path(path)) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
-
-    def panels(self) -> list[Panel]:
-        """Return the heat maps of a page: one row with the tokens of a text, or the grid of an image."""
-        if self.side is not None:
-            return [Panel(self.summary, (self.target,), self.side.tokens, self.values[None], None)]
-        rows, columns = (tuple(map(str, range(count))) for count in self.values.shape)
-        return [Panel(self.summary, rows, columns, self.values, self.picture)]
-
-    @property
-    def limits(self) -> tuple[float, float]:
-        """Return the limits of the color scale. They are symmetric if some values are negative.
-
-        A few extreme pixels exceed the limits, because the scale would otherwise be too wide for all others.
-        """
-        pixels = self.picture is not None and self.values.shape == self.picture.shape[:2]
-        largest = float(np.quantile(np.abs(self.values), 1 - OUTLIERS if pixels else 1.0)) or 1.0
-        return (-largest if (self.values < 0).any() else float(self.values.min()), largest)
-
-    def colors(self) -> NDArray[np.float64]:
-        """Return the color of each value as red, green, blue and opacity, (..., 4), from 0 to 1."""
-        low, high = self.limits
-        start = max(low, 0.0)
-        opacity = OPAQUE * np.clip((np.abs(self.values) - start) / ((high - start) or 1.0), 0, 1)
-        return np.concatenate([np.where(self.values[..., None] < 0, COLD, HEAT), opacity[..., None]], -1)
-
-    def overlay(self) -> NDArray[np.uint8]:
-        """Return the image in gray under its heat map, (Y, X, 3). Small images are enlarged to HEIGHT."""
-        assert self.picture is not None
-        gray = Image.fromarray(muted(self.picture))
-        scale = -(-HEIGHT // gray.height)
-        size = (gray.width * scale, gray.height * scale)
-        heat = Image.fromarray((self.colors() * 255).astype(np.uint8), "RGBA").resize(size, Image.Resampling.NEAREST)
-        whole = gray.resize(size, Image.Resampling.NEAREST).convert("RGBA")
-        return np.asarray(Image.alpha_composite(whole, heat).convert("RGB"))
 
     def draw(self, path: str | Path) -> list[str]:
         """Draw a picture, PNG, SVG or PDF: the words of a text, shaded by value, or the image with a heat map.
@@ -186,3 +127,27 @@ class Explanation:
         from manyheads.analysis.explanations.picture import draw
 
         return draw(self, Path(path))
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Return the limits of the color scale. They are symmetric if some values are negative.
+
+        A few extreme pixels exceed the limits, because the scale would otherwise be too wide for all others.
+        """
+        largest = float(np.quantile(np.abs(self.values), 1.0 if self.picture is None else 1 - OUTLIERS)) or 1.0
+        return (-largest if (self.values < 0).any() else float(self.values.min()), largest)
+
+    def colors(self) -> NDArray[np.float64]:
+        """Return the color of each value as red, green, blue and opacity, (..., 4), from 0 to 1."""
+        start, end = max(self.limits[0], 0.0), self.limits[1]
+        opacity = OPAQUE * np.clip((np.abs(self.values) - start) / ((end - start) or 1.0), 0, 1)
+        return np.concatenate([np.where(self.values[..., None] < 0, COLD, HEAT), opacity[..., None]], -1)
+
+    def overlay(self) -> NDArray[np.uint8]:
+        """Return the image in gray under its heat map, (Y, X, 3). Small images are enlarged to HEIGHT."""
+        assert self.picture is not None
+        gray, heat = Image.fromarray(muted(self.picture)), Image.fromarray((self.colors() * 255).astype(np.uint8))
+        scale = -(-HEIGHT // gray.height)
+        size = (gray.width * scale, gray.height * scale)
+        layers = [layer.convert("RGBA").resize(size, Image.Resampling.NEAREST) for layer in (gray, heat)]
+        return np.asarray(Image.alpha_composite(*layers).convert("RGB"))

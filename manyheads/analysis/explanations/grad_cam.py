@@ -10,10 +10,13 @@ Source: Selvaraju 2017, "Grad-CAM: Visual Explanations from Deep Networks via Gr
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from torch import Tensor
 
 from manyheads.analysis.explanations.gradients import Score
 from manyheads.analysis.readout import Readout
+from manyheads.core.recording import record
 from manyheads.models.resnet import ConvNet, Stage
 from manyheads.models.vit import ViT
 
@@ -27,18 +30,19 @@ def grad_cam(score: Score) -> Tensor:
     """Return the Grad-CAM of each position of the feature map, (Y, X)."""
     model, found = score.readout.model, list[Tensor]()
     if isinstance(model, ViT):
-        handle = model.encoder.blocks[-1].register_forward_pre_hook(lambda module, given: found.append(given[0]))
+        with record(model, [-2], of="residual", gradients=True) as states:
+            logits = score.readout.logits()
+        found += next(iter(states.values()))
     else:
         assert isinstance(model, ConvNet)
-        assert isinstance(stage := model.stages[-1], Stage)
+        stage = model.stages[-1]
+        assert isinstance(stage, Stage)
         last = stage.blocks[-1] if model.top is None else model.top
-        handle = last.register_forward_hook(lambda module, given, output: found.append(output))
-    try:
-        _, slopes = score.gradients(found)
-    finally:
-        handle.remove()
-    states, slope = found[0], slopes[0]
+        with ExitStack() as undo:
+            undo.callback(last.register_forward_hook(lambda module, given, output: found.append(output)).remove)
+            logits = score.readout.logits()
+    _, (slope,) = score.gradients(logits, found)
     if isinstance(model, ViT):
         first, grid = model.config.special_tokens, model.config.grid
-        states, slope = (x[:, first:].mT.unflatten(-1, grid) for x in (states, slope))
-    return (slope.mean((2, 3), keepdim=True) * states).sum(1).relu()[0]
+        found, slope = [found[0][:, first:].mT.unflatten(-1, grid)], slope[:, first:].mT.unflatten(-1, grid)
+    return (slope.mean((2, 3), keepdim=True) * found[0]).sum(1).relu()[0]

@@ -26,26 +26,22 @@ class Score:
     readout: Readout
     target: int
 
-    def gradients(self, states: list[Tensor], *inputs: Tensor | None) -> tuple[Tensor, list[Tensor]]:
-        """Run the model, and return the scores (B,) and the gradients of their sum with respect to states.
+    def gradients(self, logits: Tensor, states: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Return the scores (B,) for logits (B, V), and the gradients of their sum with respect to states of the model.
 
-        states  list to which hooks append states of the model while it runs
-        inputs  arguments of the model's `forward`. By default, those of the readout
-
-        Raises UserError if the scores do not depend on the states through differentiable operations.
+        Raises UserError if the logits do not depend on the states through differentiable operations.
         """
-        logits = self.readout.logits(*inputs)
         scores = logits[:, self.target]
         if self.readout.kind == "classes" and logits.shape[1] == 2:
             scores = scores - logits[:, 1 - self.target]
-        usable = bool(states) and scores.requires_grad
-        slopes = torch.autograd.grad(scores.sum(), states, allow_unused=True) if usable else (None,)
-        if any(slope is None for slope in slopes):
+        usable = states and scores.requires_grad
+        slopes = torch.autograd.grad(scores.sum(), states, allow_unused=True) if usable else []
+        found = [slope for slope in slopes if slope is not None]
+        if not found or len(found) < len(states):
             raise UserError(
-                f"{self.readout.source}: no gradient of the prediction reaches the input, because the model is compiled "
-                "or partly frozen: use the plain model, or another method"
+                f"{self.readout.source}: no gradient reaches the input, because the model is compiled or partly frozen"
             )
-        return scores.detach(), list(slopes)
+        return scores.detach(), found
 
 
 def reads_vectors(readout: Readout) -> bool:
@@ -79,5 +75,5 @@ def input_gradients(
             hook = readout.embedding.register_forward_hook(lambda module, given, output: replace(output))
             undo.callback(hook.remove)
             undo.enter_context(torch.backends.cudnn.flags(enabled=False))  # cuDNN has no gradients of RNNs in eval mode
-        scores, (gradient,) = score.gradients(changed, *inputs)
+        scores, (gradient,) = score.gradients(readout.logits(*inputs), changed)
     return original[0], gradient, scores

@@ -14,6 +14,6 @@ from manyheads.analysis.explanations.gradients import Score, input_gradients
 
 
 def input_x_gradient(score: Score) -> Tensor:
-    """Return input times gradient, summed over the embedding of each token, (T,), or the channels of a pixel, (Y, X)."""
+    """Return the sums over the embedding of each token, (T,), or over the channels of each pixel, (Y, X)."""
     whole, gradient, _ = input_gradients(score)
     return (whole * gradient)[0].sum(0 if score.readout.embedding is None else -1)

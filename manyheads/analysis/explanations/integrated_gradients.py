@@ -45,7 +45,8 @@ def integrated_gradients(score: Score, steps: int) -> tuple[Tensor, float]:
     for part in points.split(BATCH, 1):
 
         def change(whole: Tensor, part: Tensor = part) -> Tensor:
-            return torch.lerp(baseline(score.readout, whole), whole, part[0].to(whole).view(-1, *[1] * (whole.dim() - 1)))
+            at = part[0].to(whole).view(-1, *[1] * (whole.dim() - 1))
+            return torch.lerp(baseline(score.readout, whole), whole, at)
 
         whole, gradient, found = input_gradients(score, part.shape[1], change)
         total = total.to(gradient) + torch.tensordot(part[1].to(gradient), gradient, 1)

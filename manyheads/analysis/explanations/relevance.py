@@ -12,16 +12,40 @@ Transformers", equations 5 and 6, for self-attention.
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
-from manyheads.analysis.explanations.attention import attention_gradients, of_parts
-from manyheads.analysis.explanations.gradients import Attribution, Score
+from manyheads.analysis.explanations.gradients import Score
+from manyheads.analysis.readout import Readout
+from manyheads.core.interface import Encodes
+from manyheads.core.recording import record
 
 
-def relevance(score: Score) -> Attribution:
-    """Return the relevance of each token, or of each image patch."""
+def has_stack(readout: Readout) -> bool:
+    """Return True for a model that is one stack of Transformer blocks, such as a ViT, a BERT or a GPT."""
+    return isinstance(readout.model, Encodes)
+
+
+def relevance(score: Score) -> Tensor:
+    """Return the relevance of each token or image patch, (T,)."""
     maps, slopes, readers = attention_gradients(score)
-    same = torch.eye(maps[0].shape[-1]).to(maps[0])
-    total = same
+    total = same = torch.eye(maps[0].shape[-1]).to(maps[0])
     for weights, slope in zip(maps, slopes, strict=True):
         total = total + (weights * slope).relu().mean((0, 1)) @ total
-    return of_parts(score, readers @ (total - same))
+    return readers @ (total - same)
+
+
+def attention_gradients(score: Score) -> tuple[list[Tensor], list[Tensor], Tensor]:
+    """Return the attention maps of all layers, their gradients, both (1, H, T, T), and the weights (T,) of the readers.
+
+    The weight of a token is the norm of the gradient with respect to its last state, as a fraction of the sum over all
+    tokens. If the head reads only one token, such as [CLS], its weight is 1.
+    """
+    with (
+        record(score.readout.model, gradients=True) as maps,
+        record(score.readout.model, [-1], of="residual", gradients=True) as last,
+    ):
+        logits = score.readout.logits()
+    weights = [call for calls in maps.values() for call in calls]
+    _, (*slopes, of_states) = score.gradients(logits, [*weights, *next(iter(last.values()))])
+    strength = of_states[0].norm(dim=-1)
+    return [each.detach() for each in weights], slopes, strength / strength.sum()

@@ -9,12 +9,14 @@ Transformers", section 3.
 
 from __future__ import annotations
 
-from manyheads.analysis.explanations.attention import attention_gradients, of_parts
-from manyheads.analysis.explanations.gradients import Attribution, Score
+from torch import Tensor
+
+from manyheads.analysis.explanations.gradients import Score
+from manyheads.analysis.explanations.relevance import attention_gradients
 from manyheads.analysis.heads import statistics
 
 
-def rollout(score: Score) -> Attribution:
-    """Return the attention rollout of each token, or of each image patch."""
+def rollout(score: Score) -> Tensor:
+    """Return the attention rollout of each token or image patch, (T,)."""
     maps, _, readers = attention_gradients(score)
-    return of_parts(score, readers @ statistics.rollout(maps)[0])
+    return readers @ statistics.rollout(maps)[0]

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from manyheads.core.editing import edit
+from manyheads.core.recording import record, tapped
 from manyheads.core.runtime import eval_mode
-from manyheads.core.tap import edit, record, tapped
 from manyheads.displays import html_table
 from manyheads.errors import UserError, extra
 from manyheads.models.vit import ViT

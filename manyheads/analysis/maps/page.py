@@ -37,7 +37,7 @@ PATCHES = 32 * 32  # maximum number of image patches on a page
 NUMBERS = 2**20  # maximum number of values in all queries, keys and values on a page; they take about 5 MB of the file
 TITLE = 60  # maximum number of characters of an input's title in a note
 # scripts of the page, in the order of their dependencies
-SCRIPTS = ("maps.js", "views.js", "calculation.js", "save.js", "panel.js", "page.js")
+SCRIPTS = ("common.js", "maps.js", "views.js", "calculation.js", "save.js", "panel.js", "page.js")
 TEXT_NAMES = {"encoder": ("source ", "source "), "decoder": ("target ", "target "), "cross": ("target ", "source ")}
 HEIGHT = 760  # height in pixels of a frame in a notebook, until the page inside has reported its own
 
@@ -62,13 +62,17 @@ def page(inputs: Sequence[RecordedMaps], first: int = 0) -> tuple[str, list[str]
     if len(set(short.values())) == len(short):
         for each in panels:
             each["model"] = short.get(each["model"], each["model"])
-    style, text, *scripts = (_asset(name) for name in ("page.css", "page.html", *SCRIPTS))
-    data = json.dumps({"panels": panels}, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     models = " and ".join(dict.fromkeys(each["model"] or "a model" for each in panels))
-    parts = {"title": html.escape(f"Attention of {models}"), "style": style, "script": "".join(scripts), "data": data}
+    return assemble("page.html", ("page.css",), SCRIPTS, f"Attention of {models}", {"panels": panels}), notes
+
+
+def assemble(template: str, styles: Sequence[str], scripts: Sequence[str], title: str, data: JsonObject) -> str:
+    """Return an HTML page with its style sheets, scripts and data. The names are those of files in `assets`."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    style, script = ("".join(map(_asset, names)) for names in (styles, scripts))
+    parts = {"title": html.escape(title), "style": style, "script": script, "data": text}
     # All placeholders are replaced in one pass, because the inserted data may contain placeholders.
-    text = re.sub(r"{{(\w+)}}", lambda place: parts[place[1]], text)
-    return text, notes
+    return re.sub(r"{{(\w+)}}", lambda place: parts[place[1]], _asset(template))
 
 
 def _check_calculations(inputs: Sequence[RecordedMaps]) -> None:
@@ -84,10 +88,15 @@ def _check_calculations(inputs: Sequence[RecordedMaps]) -> None:
 
 def frame(inputs: Sequence[RecordedMaps]) -> str:
     """Return the page as an HTML element for a notebook."""
+    return framed(page(inputs)[0], "Attention maps")
+
+
+def framed(text: str, title: str) -> str:
+    """Return an HTML page as an HTML element for a notebook."""
     return (
-        f'<iframe class="manyheads" srcdoc="{html.escape(page(inputs)[0])}" '
+        f'<iframe class="manyheads" srcdoc="{html.escape(text)}" '
         f'style="width:100%;height:{HEIGHT}px;border:0" sandbox="allow-scripts allow-downloads" '
-        f'title="Attention maps"></iframe><script>{_asset("frame.js")}</script>'
+        f'title="{title}"></iframe><script>{_asset("frame.js")}</script>'
     )
 
 
@@ -143,7 +152,7 @@ def panel(maps: RecordedMaps, first: int, all_notes: list[str]) -> JsonObject:
     return {
         "model": maps.model, "title": maps.title, "prediction": maps.prediction, "opening": dict(maps.opening),
         "told": notes, "sides": list(sides.values()), "axes": axes,
-        "picture": None if maps.picture is None else picture_url(maps.picture),
+        "picture": None if maps.picture is None else picture_data(maps.picture),
         "small": maps.picture is not None and max(maps.picture.shape[:2]) <= 96,
         "maps": base64.b64encode(zlib.compress(b"".join(packed))).decode(),
         "calculations": base64.b64encode(zlib.compress(b"".join(tables))).decode() if tables else None,
@@ -217,8 +226,7 @@ def _merge_patches(layer: Layer, of_queries: bool) -> Layer:
     return replace(layer, weights=layer.weights @ merge.T, keys=made)
 
 
-def picture_url(pixels: NDArray[np.uint8]) -> str:
-    """Return an image, (Y, X) or (Y, X, 3), as the data URL of a PNG file."""
+def picture_data(pixels: NDArray[np.uint8]) -> str:
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()

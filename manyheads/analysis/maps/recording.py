@@ -18,8 +18,9 @@ from manyheads.analysis.maps.layers import Calculation, Layer, known_axis
 from manyheads.analysis.maps.sides import Side
 from manyheads.core import tap
 from manyheads.core.interface import ReadsImages
+from manyheads.core.recording import record, record_calculations, tapped
 from manyheads.core.runtime import eval_mode
-from manyheads.core.tap import Grid, record, record_calculations, tapped
+from manyheads.core.tap import Grid
 from manyheads.errors import UserError
 from manyheads.models.recurrence import HaltingStatistics, record_halting
 

@@ -2,7 +2,7 @@
 
 const HUES = 6; // of the kinds of tags and entities: see page.css
 
-export const percent = (value) => share(value); // of maps.js
+export const percent = (value) => share(value); // of common.js
 
 /** A list, likeliest first: rows of { name, value, said, choose, mark }. A bar is as long as `value`, of which 1 is the whole width.
  * A row with `mark` is no item: a line at a limit, such as a threshold. */

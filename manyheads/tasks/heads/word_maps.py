@@ -17,8 +17,8 @@ from torch import Tensor
 from manyheads.analysis.heads import HeadStatistics
 from manyheads.core.config import Config
 from manyheads.core.interface import Encodes, Generates, Model
+from manyheads.core.recording import record, tapped
 from manyheads.core.runtime import ComputeConfig
-from manyheads.core.tap import record, tapped
 from manyheads.data.batching import pad, token_batches
 from manyheads.data.text.windows import SpecialTokenTemplate
 from manyheads.errors import UserError

@@ -19,14 +19,15 @@ from torch import Tensor
 from manyheads import directory
 from manyheads.analysis.explanations import Explanation, explain
 from manyheads.analysis.figures.channel_weights import ChannelWeights, channel_gates, channel_weights
+from manyheads.analysis.lens import Lens
 from manyheads.analysis.maps import AttentionMaps, MapOptions
 from manyheads.analysis.maps.sides import Side
 from manyheads.analysis.readout import Names, Readout
 from manyheads.calls import checked_methods, shown
 from manyheads.core.config import Config
 from manyheads.core.interface import ReadsImages
+from manyheads.core.recording import tapped
 from manyheads.core.runtime import ComputeConfig
-from manyheads.core.tap import tapped
 from manyheads.data.images.files import Columns
 from manyheads.data.images.labeled_images import ImageData
 from manyheads.data.images.source import ImageSource
@@ -36,6 +37,7 @@ from manyheads.errors import UserError
 from manyheads.interop.labels import LabelValue
 from manyheads.tasks.embedding import Embedded, Pool, embed_pixels, vectors_of
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
+from manyheads.tasks.images.lens import image_states
 from manyheads.tasks.images.loading import (
     FILES,
     ImageInput,
@@ -183,7 +185,7 @@ class ImageEncoder(TrainedModel[ReadsImages[Config]]):
 class ImageClassifier(ImageEncoder):
     """Image classifier with labels, as returned by `manyheads.load`."""
 
-    verbs: ClassVar = ("classify", "embed", "attend", "explain", "evaluate")
+    verbs: ClassVar = ("classify", "embed", "attend", "lens", "explain", "evaluate")
 
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
         if not loaded.model.labels:
@@ -243,11 +245,30 @@ class ImageClassifier(ImageEncoder):
         found, single = self._predict(images, top, threshold, faults)
         return found[0] if single else found
 
+    def lens(self, image: str | Path | Image.Image, *, top: int = 5) -> Lens:
+        """Return the logit lens of a ViT: the labels that each layer would give the class token and each patch.
+
+        top  number of labels for each layer and position, most probable first, at most 1000
+
+        Raises UserError for a model whose head does not read a class token, or that predicts several labels or numbers.
+
+            >>> lens = vit.lens("digit.png")
+            >>> lens.ranks.shape  # (layers, class token and patches)
+            (3, 17)
+        """
+        if self.target.kind != "classes":
+            raise UserError(f"{self.path}: the lens needs a model that predicts one of several labels")
+        pixels, picture, title = self._read(image)
+        with self.compute.autocast():
+            states, grid = image_states(self.model, pixels.to(self.compute.device), self.path)
+            tokens, name = Side.patches(grid[:2], grid.tokens).tokens, Names.of_labels(self.target.labels).name
+            return Lens.of(states, str(self.path), title, tokens, name, top, grid=grid, picture=picture)
+
     def readout(self, image: str | Path | Image.Image) -> Readout:
         """Return the prediction of the label of an image, given as a file or as a Pillow image, for an analysis.
 
         >>> vit.readout("digit.png").side.grid
-        (2, 2)
+        (4, 4)
         """
         pixels, picture, title = self._read(image)
         grids = self.model.grids
@@ -269,7 +290,7 @@ class ImageClassifier(ImageEncoder):
         steps   number of points of integrated gradients. By default, 50
 
             >>> vit.explain("digit.png").values.shape
-            (2, 2)
+            (4, 4)
         """
         with self.compute.settings():
             return explain(self.readout(image), target=target, method=method, steps=steps)

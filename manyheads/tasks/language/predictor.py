@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, SupportsIndex, TypeVar
 
 import numpy as np
+import torch
 from tokenizers import Encoding
 from torch import Tensor
 
-from manyheads.analysis.lens import Lens
+from manyheads.analysis.lens import Lens, Tuned
 from manyheads.analysis.maps import AttentionMaps, MapOptions
 from manyheads.analysis.maps.sides import Side
 from manyheads.analysis.readout import Readout
@@ -32,7 +33,7 @@ from manyheads.tasks.inputs import rows_of
 from manyheads.tasks.language.arguments import check_integer, seeds_of, stop_strings
 from manyheads.tasks.language.objective import text_metrics, token_losses
 from manyheads.tasks.language.shots import check_room, completion_result, read_prompts
-from manyheads.tasks.predictor import ModelWithTokenizer
+from manyheads.tasks.lens import HasLens
 from manyheads.tasks.tokenized_text import SHORTEN, tokenized, tokenized_ids
 from manyheads.training.distributed_map import distributed_map
 
@@ -68,7 +69,7 @@ Stream = Callable[[int, str], None]
 
 
 @checked_methods
-class LanguageModel(ModelWithTokenizer[GPT | UniversalSequence], ExplainsTexts):
+class LanguageModel(HasLens[GPT | UniversalSequence], ExplainsTexts):
     """Trained language model with its tokenizer, as returned by `manyheads.load` for GPT and GPT-2."""
 
     verbs: ClassVar = ("generate", "attend", "lens", "explain", "evaluate")
@@ -208,25 +209,31 @@ class LanguageModel(ModelWithTokenizer[GPT | UniversalSequence], ExplainsTexts):
         options = MapOptions(axis, layers, heads, calculation)
         return self._text_maps(shown, text, options, truncate=truncate, stepwise=("self",))
 
-    def lens(self, text: str, *, top: int = 5, truncate: bool = False) -> Lens:
-        """Return the logit lens: the next tokens that each layer would predict after each token of a text.
+    def lens(self, text: str, *, top: int = 5, truncate: bool = False, tuned: Tuned = None) -> Lens:
+        """Return the lens of a text: the next tokens that each layer would predict after each token.
 
         top       number of tokens for each layer and position, likeliest first, at most 1000
         truncate  if True, cut a text that is longer than the model's limit. If False, such a text raises UserError
+        tuned     tuned lens of this model, or the file to which it was saved. By default, the logit lens
 
             >>> lens = gpt.lens("the cat", top=2)
             >>> lens.layers
             ('embedding', 0, 1)
         """
         rows, side, text = self._read(text, truncate)
-        return self._lens("decoder", self.model.project, rows, side.tokens, text, top=top, tokenizer=self.tokenizer)
+        return self._lens(rows, side.tokens, text, top, tuned, self.tokenizer)
+
+    def _tuning_inputs(self, texts: Sequence[str]) -> Iterator[Sequence[Tensor]]:
+        whole, limit = tokenized(self.tokenizer, "\n".join(texts), special=False), self.model.config.max_positions
+        for start in range(0, len(whole.ids), limit):
+            yield [torch.tensor([whole.ids[start : start + limit]])]
 
     def readout(self, text: str, *, truncate: bool = False) -> Readout:
         """Return the prediction of the token that follows a text, for an analysis.
 
         >>> found = gpt.readout("the cat")
-        >>> found.names.name(int(found.logits().argmax())) in gpt.tokenizer.get_vocab()
-        True
+        >>> found.names.name(found.names.index(" cat"))
+        ' cat'
         """
         rows, side, text = self._read(text, truncate)
         return self._readout(rows, side, text, len(side) - 1, self._words(), lambda logits: logits[:, -1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import pairwise
@@ -14,7 +14,7 @@ from tokenizers.models import WordPiece
 from torch import Tensor
 
 from manyheads import directory
-from manyheads.analysis.lens import Lens
+from manyheads.analysis.lens import Lens, Tuned
 from manyheads.analysis.maps.sides import SPECIAL, Side
 from manyheads.analysis.readout import Readout
 from manyheads.calls import checked_methods
@@ -37,6 +37,7 @@ from manyheads.models.bert import Bert
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.explaining import ExplainsTexts
 from manyheads.tasks.inputs import Texts, rows_of
+from manyheads.tasks.lens import HasLens
 from manyheads.tasks.masked_words.objective import mean_scores, scores
 from manyheads.tasks.predictor import TextPredictor
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, side_of
@@ -66,10 +67,11 @@ class Fill(NamedTuple):
 
 
 @checked_methods
-class MaskedLanguageModel(TextPredictor[Bert], ExplainsTexts):
+class MaskedLanguageModel(HasLens[Bert], TextPredictor[Bert], ExplainsTexts):
     """BERT with a head for predicting masked words, and its tokenizer, as returned by `manyheads.load`."""
 
     verbs: ClassVar = ("fill", "embed", "attend", "lens", "explain", "evaluate")
+    stack: ClassVar = "encoder"
 
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
         super().__init__(loaded, compute)
@@ -126,11 +128,14 @@ class MaskedLanguageModel(TextPredictor[Bert], ExplainsTexts):
         found = [fills for part in distributed_map(groups, fill_rows) for fills in part]
         return found[0] if single else found
 
-    def lens(self, text: str, pair: str | None = None, *, top: int = 5, truncate: bool = False) -> Lens:
-        """Return the logit lens: the words that each layer would predict at each position, masked or not.
+    def lens(
+        self, text: str, pair: str | None = None, *, top: int = 5, truncate: bool = False, tuned: Tuned = None
+    ) -> Lens:
+        """Return the lens of a text: the words that each layer would predict at each position, masked or not.
 
         top       number of words for each layer and position, likeliest first, at most 1000
         truncate  if True, cut a text that is longer than the model's limit. If False, such a text raises UserError
+        tuned     tuned lens of this model, or the file to which it was saved. By default, the logit lens
 
             >>> lens = bert.lens("the [MASK] sat", top=1)
             >>> len(lens.words) == len(lens.layers)
@@ -138,7 +143,13 @@ class MaskedLanguageModel(TextPredictor[Bert], ExplainsTexts):
         """
         rows, side = self._model_inputs(self._tokenized(text, pair, truncate), truncate)
         title = text if pair is None else f"{text} | {pair}"
-        return self._lens("encoder", self.model.words, rows, side.tokens, title, top=top, tokenizer=self.tokenizer)
+        return self._lens(rows, side.tokens, title, top, tuned, self.tokenizer)
+
+    def _tuning_inputs(self, texts: Sequence[str]) -> Iterable[Sequence[Tensor]]:
+        return (self._model_inputs(self._tokenized(text, None, True), True)[0] for text in texts)
+
+    def _project(self, states: Tensor) -> Tensor:
+        return self.model.words(states)
 
     def readout(self, text: str, pair: str | None = None, *, truncate: bool = False) -> Readout:
         """Return the prediction of the first masked word of a text, or of a pair of texts, for an analysis.

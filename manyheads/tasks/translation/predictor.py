@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Unpack, overload
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from manyheads import directory
-from manyheads.analysis.lens import Lens
+from manyheads.analysis.lens import Lens, Tuned
 from manyheads.analysis.maps import AttentionMaps, MapOptions
 from manyheads.analysis.maps.sides import SPECIAL, Side
 from manyheads.calls import checked_methods
@@ -25,7 +25,7 @@ from manyheads.models.encoder_decoder import TranslationModel
 from manyheads.tasks.encoding import unknown_token
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.inputs import Texts, equal_rows, rows_of
-from manyheads.tasks.predictor import ModelWithTokenizer
+from manyheads.tasks.lens import HasLens
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, side_of, tokenized
 from manyheads.tasks.translation.alignment import with_copies, word_pairs
 from manyheads.tasks.translation.decoding import (
@@ -53,7 +53,7 @@ CUT = ", or cut it with truncate (--truncate)"
 
 
 @checked_methods
-class Translator(ModelWithTokenizer[TranslationModel]):
+class Translator(HasLens[TranslationModel]):
     """Trained encoder-decoder with its tokenizers, as returned by `manyheads.load` for a translation model."""
 
     verbs: ClassVar = ("translate", "attend", "lens", "evaluate")
@@ -260,22 +260,27 @@ class Translator(ModelWithTokenizer[TranslationModel]):
             found.append(word_pairs(record.weights[0].mean(0), *sides))
         return found[0] if single else found
 
-    def lens(self, text: str, target: str | None = None, *, top: int = 5, truncate: bool = False) -> Lens:
-        """Return the logit lens: the tokens that each decoder layer would predict at each position of the target.
+    def lens(
+        self, text: str, target: str | None = None, *, top: int = 5, truncate: bool = False, tuned: Tuned = None
+    ) -> Lens:
+        """Return the lens: the tokens that each decoder layer would predict at each position of the target.
 
         target    translation to use. By default, the model's best translation with a beam width of 4
         top       number of tokens for each layer and position, likeliest first, at most 1000
         truncate  if True, cut texts that are longer than the model's limit. If False, such texts raise UserError
+        tuned     tuned lens of this model, or the file to which it was saved. By default, the logit lens
 
             >>> lens = translator.lens("the cat", "the dog", top=2)
             >>> len(lens.words) == len(lens.layers)
             True
         """
         source, output, title = self._tokenize_pair(text, target, truncate)
-        return self._lens(
-            "decoder", self.model.project, self._inputs(source, output), output.side.tokens, title, top=top,
-            tokenizer=self.target_tokenizer,
-        )  # fmt: skip
+        inputs = self._inputs(source, output)
+        return self._lens(inputs, output.side.tokens, title, top, tuned, self.target_tokenizer)
+
+    def _tuning_inputs(self, texts: Sequence[str]) -> Iterable[Sequence[Tensor | None]]:
+        pairs = (self._tokenize_pair(text, None, True) for text in texts)
+        return (self._inputs(source, output) for source, output, _ in pairs)
 
     def _tokenize_pair(self, text: str, target: str | None, truncate: bool) -> tuple[TokenizedText, TokenizedText, str]:
         """Return the tokenized source and target, and a title that describes both.

@@ -10,9 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from manyheads.core.editing import edit
 from manyheads.core.logits import reduce_logits
+from manyheads.core.recording import record, tapped
 from manyheads.core.runtime import prepare
-from manyheads.core.tap import Place, edit, record, tapped
+from manyheads.core.tap import Place
 from manyheads.generation import Sampling, beam_search, greedy, sample, score
 from manyheads.inference import BOUNDS, check, compilation, compile_model
 from manyheads.models.bert import Bert, BertConfig

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from manyheads import directory
-from manyheads.core.tap import record
+from manyheads.core.recording import record
 from manyheads.interop.family import Family
 from manyheads.interop.vit import DEIT, TIMM_VIT, VIT
 from manyheads.models.adapt import adapt

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from manyheads.core.tap import record
+from manyheads.core.recording import record
 from manyheads.models.local_attention import (
     LocalAttention,
 )  # fmt: skip

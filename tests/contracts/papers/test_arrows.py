@@ -8,7 +8,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from manyheads.core.tap import edit, record
+from manyheads.core.editing import edit
+from manyheads.core.recording import record
 from manyheads.models.local_attention import LocalAttention
 from manyheads.models.nonlocal_net import NonLocalBlock, NonLocalConfig, NonLocalNet
 from papers.nonlocal_net.arrows import Arrows, draw, strongest_arrows

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from manyheads.core.tap import record
+from manyheads.core.recording import record
 from manyheads.models.conv_attention import ConvAttention
 from manyheads.models.presets import preset
 from papers.conv_attention.centers import (

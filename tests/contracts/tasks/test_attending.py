@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from manyheads import cli, directory
 from manyheads.analysis.maps.sides import SPECIAL
-from manyheads.core.tap import record
+from manyheads.core.recording import record
 from manyheads.data.text.tokenizers import train_bpe, train_byte_bpe, train_character, train_unigram
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.gpt import GPT, GPTConfig

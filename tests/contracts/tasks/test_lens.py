@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from scipy.stats import entropy, rankdata
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from manyheads import cli, directory
-from manyheads.analysis.lens import EMBEDDING, LONGEST, logit_lens
+from manyheads.analysis.lens import EMBEDDING, layer_states
+from manyheads.analysis.lens.picture import LONGEST
 from manyheads.data.text.tokenizers import train_byte_bpe, train_wordpiece
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.gpt import GPT, GPTConfig
@@ -91,7 +93,8 @@ def test_each_layer_is_projected_by_norm_and_matrix(writer: Any) -> None:
     plain = model(tokens)
     for hook in hooks:
         hook.remove()
-    layers = list(logit_lens(model, "decoder", model.project, tokens))
+    found = layer_states(model, "decoder", model.project, tokens)
+    layers = [found.logits(state) for state in found.states]
     assert len(layers) == len(states) == 4
     for logits, state in zip(layers, states, strict=True):
         if (norm := model.decoder.norm) is not None:
@@ -133,6 +136,20 @@ def test_the_lens_of_a_translators_last_layer_equals_its_prediction(translator: 
     assert scored.log_probability == pytest.approx(score - float((1 - never).log().sum()), abs=1e-3)
 
 
+@torch.no_grad()
+def test_ranks_and_divergences_are_those_of_scipy(writer: Any) -> None:
+    lens = writer.lens("to be or", top=1)
+    found = layer_states(writer.model, "decoder", writer.model.project, torch.tensor([writer.encode("to be or")]))
+    p = np.stack([found.logits(state)[0].double().softmax(-1).numpy() for state in found.states])  # (L, T, V)
+    np.testing.assert_allclose(lens.kl, entropy(np.broadcast_to(p[-1], p.shape), p, axis=-1), atol=1e-5)
+    ranks = rankdata(-p, "min", axis=-1)
+    for at, answer in enumerate(p[-1].argmax(-1)):
+        np.testing.assert_array_equal(lens.ranks[:, at], ranks[:, at, answer])
+    assert lens.ranks[-1].tolist() == [1] * len(lens.tokens)
+    assert (lens.ranks[0] > 1).any()
+    assert (lens.kl[:-1] > 0).all()
+
+
 def test_models_without_a_stack_are_refused(tmp_path: Path) -> None:
     tokenizer = train_byte_bpe(TEXTS, vocabulary=290)
     size = tokenizer.get_vocab_size()
@@ -162,6 +179,7 @@ def test_the_command_prints_a_table_or_json_and_draws(
     assert [row.split()[0] for row in rows] == list(lens.tokens)
     assert rows[0].endswith(f"{lens.words[-1][0][0]} {lens.probabilities[-1, 0, 0]:.0%}")
     assert b"<svg" in (tmp_path / "lens.svg").read_bytes()
+    assert shown(capsys, *chosen, "--out", tmp_path / "lens.html")[0] == 0
     status, out, _ = shown(capsys, *chosen, "--json")
     document = json.loads(out)
     assert document["tokens"] == list(lens.tokens)
@@ -169,6 +187,8 @@ def test_the_command_prints_a_table_or_json_and_draws(
     first = document["layers"][-1]["positions"][0]
     assert [each["word"] for each in first] == lens.words[-1][0]
     assert [each["probability"] for each in first] == pytest.approx(lens.probabilities[-1, 0].tolist())
+    assert [layer["ranks"] for layer in document["layers"]] == lens.ranks.tolist()
+    assert document["answers"] == [ranked[0] for ranked in lens.words[-1]]
 
 
 def test_impossible_requests_are_reported_in_one_line(
@@ -177,7 +197,11 @@ def test_impossible_requests_are_reported_in_one_line(
     for arguments, message in (
         ((writer.path, "to be", "--target", "x"), "--target applies to translators, but"),
         ((writer.path, "to be", "--pair", "x"), "--pair applies to models that read pairs of texts, but"),
-        ((writer.path, "to be", "--out", "lens.html"), "a name that ends in .png, .svg or .pdf"),
+        ((writer.path, "to be", "--out", "lens.txt"), "a name that ends in .html, .png, .svg or .pdf"),
+        ((writer.path,), "expected either a text (or an image), or --tune TEXTS to train a tuned lens"),
+        ((writer.path, "to be", "--tune", "texts"), "expected either a text (or an image), or --tune"),
+        ((writer.path, "--tune", "texts"), "--tune needs --out FILE.safetensors"),
+        ((writer.path, "--tune", "texts", "--out", "a.html"), "expected a name that ends in .safetensors"),
         ((writer.path, ""), "the text is empty after tokenization"),
         ((writer.path, "xyz" * 20), "the model takes 20: shorten it, or cut it with truncate (--truncate)"),
     ):

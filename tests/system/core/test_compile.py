@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 
-from manyheads.core.tap import edit, record
+from manyheads.core.editing import edit
+from manyheads.core.recording import record
 from manyheads.models.transformer import Transformer
 from tests.unit.core.test_states import D, T, built, inputs, logits
 from tests.unit.core.test_tap import NAMES, explicit, sources_and_targets, translator

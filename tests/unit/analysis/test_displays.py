@@ -29,11 +29,13 @@ def test_rows_with_other_keys_share_one_table() -> None:
     assert table == [{"a": 1}, {"b": "x"}]
 
 
-def test_a_lens_and_statistics_are_tables() -> None:
+def test_a_lens_is_a_page_and_statistics_are_a_table() -> None:
     words = [[["the", "a"], ["cat", "dog"]]] * 2
-    lens = Lens("gpt", "the cat", ("the", "cat"), ("embedding", 0), words, np.full((2, 2, 2), 0.5, np.float32))
+    half, ones = np.full((2, 2, 2), 0.5, np.float32), np.ones((2, 2), np.int64)
+    lens = Lens("gpt", "the cat", ("the", "cat"), ("embedding", 0), words, half, ("the", "cat"), ones, half[0])
     assert repr(lens) == "Lens of 'the cat' (2 layers, 2 tokens)"
-    assert "<td style='text-align: left'>cat 50%</td>" in lens._repr_html_()
+    assert lens.rows() == [["", "embedding", "layer 0"], ["the", "the 50%", "the 50%"], ["cat", "cat 50%", "cat 50%"]]
+    assert lens._repr_html_().startswith('<iframe class="manyheads"')
     statistics = HeadStatistics()
     statistics.add({"layer.0": torch.eye(3).expand(1, 2, 3, 3)})
     assert repr(statistics) == "HeadStatistics of 2 heads"

@@ -215,7 +215,7 @@ def test_scores_stay_float32_under_autocast() -> None:
         seen.append(full)
         return full
 
-    tap.map_edits.append(look)
+    tap.edits.append(("attention", look))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         attend(q, k, v, tap=tap)
     expected = torch.softmax(q.double() @ k.double().transpose(-2, -1) / math.sqrt(DH), dim=-1)

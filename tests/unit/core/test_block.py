@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block, Stack
+from manyheads.core.editing import edit
 from manyheads.core.layers import FeedForward
 from manyheads.core.masks import Mask
-from manyheads.core.tap import edit, record
+from manyheads.core.recording import record
 from tests.support.porting import port_block, port_stack, randomize
 
 B, T, TM, WIDTH, HEADS, HIDDEN = 3, 5, 6, 12, 3, 20

@@ -14,8 +14,9 @@ from transformers.models.switch_transformers.modeling_switch_transformers import
 )
 
 from manyheads.analysis import costs
+from manyheads.core.editing import edit
 from manyheads.core.experts import Experts, balance_loss, balance_losses
-from manyheads.core.tap import edit, record
+from manyheads.core.recording import record
 from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.models.presets import build, preset
 from manyheads.models.transformer import TransformerConfig

@@ -9,8 +9,10 @@ from torch import Tensor, nn
 
 from manyheads.core import attention as attention_module
 from manyheads.core.attention import Attention, attend
+from manyheads.core.editing import edit
 from manyheads.core.masks import Mask
-from manyheads.core.tap import Maps, Tap, edit, record, tapped
+from manyheads.core.recording import Maps, record, tapped
+from manyheads.core.tap import Tap
 from manyheads.models.presets import preset
 from manyheads.models.transformer import Transformer
 from tests.support.porting import port_attention

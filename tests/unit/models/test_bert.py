@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from manyheads.analysis.costs import example
-from manyheads.core.tap import edit
+from manyheads.core.editing import edit
 from manyheads.models.adapt import adapt
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.presets import PRESETS, preset

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from manyheads.analysis.costs import flops
-from manyheads.core.tap import tapped
+from manyheads.core.recording import tapped
 from manyheads.models.bytenet import DILATIONS, ByteNet, ByteNetConfig
 
 Array = NDArray[np.float64]

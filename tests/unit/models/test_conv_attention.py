@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from manyheads.core.tap import edit, record
+from manyheads.core.editing import edit
+from manyheads.core.recording import record
 from manyheads.models.conv_attention import ConvAttention, Kind, QuadraticAttention, attention_of, shifts
 from manyheads.models.presets import preset
 

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from manyheads.analysis.costs import flops
-from manyheads.core.tap import record
+from manyheads.core.recording import record
 from manyheads.models.convs2s import ConvS2S, ConvS2SConfig
 
 Array = NDArray[np.float64]

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from manyheads.analysis.maps.recording import attention_maps
-from manyheads.core.tap import edit, record
+from manyheads.core.editing import edit
+from manyheads.core.recording import record
 from manyheads.models.global_attention import GlobalAttention, GSANet, GSANetConfig
 from manyheads.models.presets import preset
 

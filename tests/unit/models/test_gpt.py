@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from manyheads.core.tap import record
+from manyheads.core.recording import record
 from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.models.presets import preset
 from manyheads.training.loss import smoothed_cross_entropy

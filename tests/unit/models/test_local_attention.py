@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from manyheads.core.attention import attend
-from manyheads.core.tap import tapped
+from manyheads.core.recording import tapped
 from manyheads.models.local_attention import (
     AttentionStem,
     LocalAttention,

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from manyheads.core.attention import Attention
-from manyheads.core.tap import record
+from manyheads.core.recording import record
 from manyheads.models.nonlocal_net import ClipConvolution, Kind, NonLocalBlock, NonLocalConfig, NonLocalNet
 from manyheads.models.presets import preset
 from tests.support.timm_stub import load_timm

@@ -7,7 +7,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from manyheads.core.tap import edit, record, record_calculations
+from manyheads.core.editing import edit
+from manyheads.core.recording import record, record_calculations
 from manyheads.models.deep_att import DeepAtt, DeepAttConfig
 from manyheads.models.gnmt import GNMT, GNMTConfig
 from manyheads.models.rnn_attention import RNNAttention, RNNAttentionConfig

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from manyheads.core.attention import Attention
-from manyheads.core.tap import record
+from manyheads.core.recording import record
 from manyheads.models.presets import preset
 from manyheads.models.text_classifier import TextClassifier, TextClassifierConfig
 

@@ -1,4 +1,3 @@
-"use strict";
 // The data of the page: unpacked, cut into what is shown, and turned into colors.
 
 const SPECIAL = -1;
@@ -139,26 +138,6 @@ function heatOf(value, [from, to]) {
   return value > from ? Math.log(value / from) / Math.log(to / from) : 0;
 }
 
-// Colors, from the style sheet: they change with the theme.
-let ramp = null;
-
-function readColors() {
-  const style = getComputedStyle(document.documentElement);
-  const read = (name) => style.getPropertyValue(name).trim().split(/\s+/).map(Number);
-  ramp = {
-    more: [read("--map-0"), read("--map-1"), read("--map-2")],
-    less: [read("--map-0"), read("--less-1"), read("--less-2")],
-    heat: read("--heat"), cold: read("--cold"), line: read("--line"),
-  };
-}
-
-/** The color of a share from -1 to 1 of the largest weight; roots, so that small ones are seen. */
-function color(share) {
-  const stops = share < 0 ? ramp.less : ramp.more, t = Math.min(1, Math.sqrt(Math.abs(share))) * 2;
-  const from = stops[t < 1 ? 0 : 1], to = stops[t < 1 ? 1 : 2], part = t < 1 ? t : t - 1;
-  return from.map((value, i) => Math.round(value + (to[i] - value) * part));
-}
-
 const tone = (heat) => (heat < 0 ? ramp.cold : ramp.heat);
 /** The color of heat from -1 to 1 where no image lies below. */
 function heated(heat) {
@@ -180,11 +159,4 @@ function thumbnail(canvas, values, rows, columns, paint, side = 48) {
     }
   cells.forEach((value, at) => image.data.set([...paint(value), 255], at * 4));
   context.putImageData(image, 0, 0);
-}
-
-/** "12%", or the number itself where weights are no shares (`bare`). */
-function share(value, bare) {
-  if (bare) return value.toPrecision(2);
-  if (value > 0 && value < 0.0005) return "<0.1%";
-  return value >= 0.0995 ? `${Math.round(value * 100)}%` : `${(value * 100).toFixed(1)}%`;
 }

@@ -44,19 +44,11 @@ async function start() {
   room.className = panels.length > 1 ? "beside" : "";
   room.replaceChildren(...panels.map((panel) => panel.root));
   document.getElementById("together").hidden = panels.length < 2;
-  const repaint = () => { readColors(); for (const panel of panels) { panel.root.querySelectorAll("canvas").forEach((canvas) => { canvas.done = false; }); panel.paint(); } };
-  const theme = document.getElementById("theme"), themes = ["system", "light", "dark"];
-  const show = (name) => { document.documentElement.dataset.theme = name; theme.textContent = `colors: ${name}`; repaint(); };
-  theme.addEventListener("click", () => show(themes[(themes.indexOf(document.documentElement.dataset.theme) + 1) % 3]));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
+  const repaint = () => { for (const panel of panels) { panel.root.querySelectorAll("canvas").forEach((canvas) => { canvas.done = false; }); panel.paint(); } };
   addEventListener("resize", () => panels.forEach((panel) => panel.paint()));
   addEventListener("keydown", (event) => { if (event.key === "Escape") panels.forEach((panel) => panel.release()); });
-  show("system");
-  if (embedded) {
-    document.documentElement.style.setProperty("--window", `${innerHeight}px`);
-    new ResizeObserver(() => parent.postMessage({ manyheads: "height", height: document.body.scrollHeight }, "*")).observe(document.body);
-    addEventListener("message", ({ source, data }) => { if (source === parent && themes.includes(data?.theme)) show(data.theme); });
-  } else addEventListener("hashchange", followLink);
+  startColors(repaint);
+  if (!embedded) addEventListener("hashchange", followLink);
   document.documentElement.dataset.ready = "";
 }
 

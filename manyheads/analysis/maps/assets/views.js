@@ -9,17 +9,6 @@ const HEADINGS = {
 const LINE = 26; // pixels of a token in a list
 const NARROW = 480; // pixels of a panel below which query and keys share one image; also in the style sheet
 
-function el(tag, properties = {}, ...children) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(properties)) {
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (name in made && name !== "list") made[name] = value;
-    else made.setAttribute(name, value);
-  }
-  made.append(...children.filter((child) => child != null));
-  return made;
-}
-
 /** The labels that the model gives the input, with their probabilities. */
 function predicted(prediction) {
   if (!prediction?.length) return null;

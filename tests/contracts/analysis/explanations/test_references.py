@@ -15,10 +15,11 @@ from torch import Tensor
 
 from manyheads import directory
 from manyheads.analysis.explanations import explain
-from manyheads.analysis.explanations.attention import attention_gradients
 from manyheads.analysis.explanations.gradients import Score
+from manyheads.analysis.explanations.relevance import attention_gradients
 from manyheads.analysis.readout import Names, Readout
-from manyheads.core.tap import edit, record
+from manyheads.core.editing import edit
+from manyheads.core.recording import record
 from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.tasks.loading import load
 from tests.support import services

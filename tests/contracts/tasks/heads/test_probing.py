@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from manyheads.analysis.heads import HeadStatistics
 from manyheads.core.attention import Attention
 from manyheads.core.block import Block
+from manyheads.core.recording import record
 from manyheads.core.runtime import prepare
-from manyheads.core.tap import record
 from manyheads.data.readers.treebank import read_treebank
 from manyheads.data.text.tokenizers import train_bpe, train_byte_bpe, train_wordpiece
 from manyheads.models import bert, gpt, sequence_baselines, transformer, universal

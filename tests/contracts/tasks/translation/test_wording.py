@@ -13,7 +13,7 @@ from transformers import GenerationConfig
 
 import manyheads
 from manyheads import cli, directory
-from manyheads.core.tap import record
+from manyheads.core.recording import record
 from manyheads.data.text.tokenizers import train_unigram
 from manyheads.errors import UserError
 from manyheads.export.average import average

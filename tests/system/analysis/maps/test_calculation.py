@@ -16,8 +16,9 @@ from manyheads.analysis.maps import AttentionMaps, Calculation, Layer, MapOption
 from manyheads.analysis.maps.page import NUMBERS, SHOWN, page
 from manyheads.analysis.maps.sides import Side
 from manyheads.core.attention import Attention, attend
+from manyheads.core.editing import edit
 from manyheads.core.masks import Mask
-from manyheads.core.tap import edit, record, record_calculations
+from manyheads.core.recording import record, record_calculations
 from manyheads.models.bert import Bert, BertConfig
 from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.models.transformer import Transformer, TransformerConfig

@@ -20,7 +20,7 @@ from manyheads.analysis.heads import (
     place,
     rollout,
 )
-from manyheads.core.tap import record
+from manyheads.core.recording import record
 from manyheads.models import bert, vit
 from manyheads.models.presets import preset
 
