@@ -101,6 +101,10 @@ class Loaded:
         )  # fmt: skip
 
 
+class UnknownArchitecture(UserError):
+    """Error for a model directory whose architecture this package does not build."""
+
+
 def save(
     path: str | Path,
     model: Model[Config],
@@ -183,7 +187,7 @@ def load(path: str | Path) -> Loaded:
     if is_adapter(path):
         return _load_adapted(Adapter.read(path))
     family, settings = read_settings(path)
-    _check_weight_files(path, source)
+    check_weight_files(path, source)
     shapes = read_shapes(path)
     for name, shape in shapes.items():
         # PyTorch can store float8 and smaller types, but cannot compute with them.
@@ -216,7 +220,7 @@ def load(path: str | Path) -> Loaded:
     )  # fmt: skip
 
 
-def _check_weight_files(path: Path, source: str | Path) -> None:
+def check_weight_files(path: Path, source: str | Path) -> None:
     """Raise UserError if a directory has no weights in safetensors. `source` is the path or name that the user gave."""
     if weight_files(path, SAFE):
         return
@@ -256,13 +260,12 @@ def _base_of(adapter: Adapter) -> Path:
         raise UserError(f"{adapter.path / SETTINGS}: 'base_model_name_or_path' is {name}: {hint}") from None
 
 
-def resolve(model: str | Path, *, pickled: bool = False, cached: bool = False) -> Path:
+def resolve(model: str | Path, *, pickled: bool = False, cached: bool = False, known: bool = True) -> Path:
     """Return the local directory of a model. For `hub:OWNER/NAME[@REVISION]`, download only the files that are needed.
-
-    Raises UserError for an unknown architecture before its weights are downloaded.
 
     pickled  if True, download pickled weights instead of safetensors, for the command `manyheads convert`
     cached   if True, download nothing, and use the files of an earlier download
+    known    if True, raise UserError for an unknown architecture before its weights are downloaded
     """
     if not str(model).startswith("hub:"):
         return Path(model)
@@ -283,7 +286,7 @@ def resolve(model: str | Path, *, pickled: bool = False, cached: bool = False) -
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise UserError(f"{model}: download failed ({reason}): expected hub:OWNER/NAME[@REVISION]") from None
 
-    if (path := fetch(*FETCHED)).joinpath(CONFIG).is_file():
+    if (path := fetch(*FETCHED)).joinpath(CONFIG).is_file() and known:
         read_settings(path)
     return fetch(*FETCHED, *large)
 
@@ -328,7 +331,8 @@ def read_settings(path: Path) -> tuple[AnyFamily, JsonObject]:
         types = ", ".join(name for name, family in FAMILIES.items() if not family.own)
         named = settings.get("architectures")
         found = ", ".join(map(str, named)) if isinstance(named, list) and named else "no architecture"
-        raise UserError(f"{file}: expected a model of type {types}, found {found} ('model_type' is {model_type!r})")
+        found += f" ('model_type' is {model_type!r})"
+        raise UnknownArchitecture(f"{file}: expected a model of type {types}, found {found}")
     family = FAMILIES[model_type]
     if family.own:
         check_complete(file, (key for row in family.settings.rows for key in row.keys if key not in settings))

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 SUFFIXES = (".html", ".npz", *PICTURES)
 ONLY_FOR = {  # Options of `attend` that only some types of models accept.
     "target": "translators", "pair": "models that read pairs of texts", "max_tokens": "language models",
-    "truncate": "models that read texts", "calculation": "models that read texts", "tuned": "models that predict words",
+    "truncate": "models that read texts", "calculation": "models that read texts",
+    "tuned": "language models and translators",
 }  # fmt: skip
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from manyheads.cli.attend import special_options
 from manyheads.cli.lines import ONE_TEXT, read_lines, refuse_files
@@ -14,9 +13,6 @@ from manyheads.cli.output import check_file, document, table
 from manyheads.cli.parser import JSON, MODEL, Flag, Option, Positional, Verbs, whole
 from manyheads.errors import UserError
 from manyheads.files import PICTURES
-
-if TYPE_CHECKING:
-    from manyheads.tasks.loading import LoadedModel
 
 MAX_TOKENS = 38  # number of tokens whose predictions are printed
 TUNED = ".safetensors"
@@ -71,9 +67,11 @@ def _tune(options: argparse.Namespace) -> None:
         raise UserError("--tune needs --out FILE.safetensors, the file to which the tuned lens is written")
     check_file(options.out, (TUNED,), f"expected a name that ends in {TUNED}", inputs=[str(options.tune)])
     texts = [line for line in read_lines(options.tune) if line.strip()]
-    predictor: LoadedModel = model_for("lens", options.model)
-    if predictor.reads == "images":
-        raise UserError(f"{options.model}: --tune applies to models that predict words")
+    from manyheads.tasks.lens import HasLens
+
+    predictor: object = model_for("lens", options.model)
+    if not isinstance(predictor, HasLens):
+        raise UserError(f"{options.model}: --tune applies to language models and translators of this package")
     tuned = predictor.tune_lens(texts)
     tuned.save(options.out)
     table(tuned.rows())

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from manyheads.calls import checked
 from manyheads.core.config import Precision
 from manyheads.core.runtime import check_device, prepare
+from manyheads.directory import UnknownArchitecture
 from manyheads.directory import load as load_directory
 from manyheads.errors import UserError
 from manyheads.models.presets import FAMILIES
@@ -65,6 +66,9 @@ def load(
     device     "cpu", "cuda", or a GPU by its number, such as "cuda:1". By default, the first GPU, or the CPU if there
                is no GPU
 
+    If Manyheads does not know the architecture, but the library `transformers` does and is installed, the predictor has
+    `attend` and `lens`.
+
     Raises UserError if the model has no head with which it could make predictions, and for a device that this machine
     lacks.
 
@@ -74,7 +78,12 @@ def load(
     """
     if device is not None:
         check_device(device)
-    loaded = load_directory(model)
+    try:
+        loaded = load_directory(model)
+    except UnknownArchitecture as error:
+        from manyheads.tasks.foreign import load_foreign
+
+        return cast(LoadedModel, load_foreign(model, error, prepare(precision, threads, device=device)))
     head = loaded.model.head_name
     for row in PREDICTORS:
         models = [FAMILIES[family].model for family in row.families]

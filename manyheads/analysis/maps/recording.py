@@ -103,7 +103,7 @@ class _Selection(NamedTuple):
 
         called  name of the model for error messages
         """
-        layers, heads = _to_indices("layers", options.layers), _to_indices("heads", options.heads)
+        layers, heads = to_indices("layers", options.layers), to_indices("heads", options.heads)
         every = _layers_by_axis(model)
         if not every:
             raise UserError(f"{called} has no attention layers")
@@ -228,7 +228,7 @@ def _layers_by_axis(model: nn.Module) -> dict[str, list[str]]:
     return {axis: layers for axis, layers in by_axis.items() if layers}
 
 
-def _to_indices(what: str, chosen: Sequence[int] | None) -> list[int] | None:
+def to_indices(what: str, chosen: Sequence[int] | None) -> list[int] | None:
     """Convert indices in a list, tuple or array to a list of int."""
     if chosen is None:
         return None
@@ -245,10 +245,10 @@ def _select_layers(axis: str, names: list[str], layers: Sequence[int] | None) ->
     # If an axis has a single layer, the option `layers` selects the steps of this layer, see `_select_steps`.
     if layers is None or len(names) == 1:
         return names
-    return [names[layer] for layer in _select_indices(f"{axis} layer", layers, range(len(names)))]
+    return [names[layer] for layer in select_indices(f"{axis} layer", layers, range(len(names)))]
 
 
-def _select_indices(what: str, chosen: Sequence[int], valid: range) -> list[int]:
+def select_indices(what: str, chosen: Sequence[int], valid: range) -> list[int]:
     """Return the selected indices of a range. Negative indices count from the end."""
     for number in chosen:
         if number not in valid and not -len(valid) <= number < 0:
@@ -264,9 +264,9 @@ def _select_steps(axis: str, names: list[str], count: int, layers: Sequence[int]
     if layers is None or len(names) > 1:
         return range(1, count + 1)
     if count == 1:
-        _select_indices(f"{axis} layer", layers, range(1))
+        select_indices(f"{axis} layer", layers, range(1))
         return [1]
-    return _select_indices(f"{axis} step", layers, range(1, count + 1))
+    return select_indices(f"{axis} step", layers, range(1, count + 1))
 
 
 def _halting_steps(axis: str, thoughts: HaltingStatistics) -> tuple[tuple[int, ...] | None, ...]:
