@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,19 +46,18 @@ class Panel(NamedTuple):
 class HeatMaps:
     """Heat maps of one analysis of a model.
 
+    model    name of the model
+    title    description of the input
+    unit     meaning of the values, for the color bar
+    panels   the heat maps
     heading  name of the analysis, for a page
-    model   name of the model
-    title   description of the input
-    unit    meaning of the values, for the color bar
-    panels  the heat maps
     """
-
-    heading: ClassVar = "Heat maps"
 
     model: str
     title: str
     unit: str
     panels: tuple[Panel, ...]
+    heading: str = field(default="Heat maps", kw_only=True)
 
     def __getitem__(self, title: str) -> NDArray[np.float64]:
         """Return the values (R, C) of the heat map with this title."""
