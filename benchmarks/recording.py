@@ -2,8 +2,9 @@
 
     python -m benchmarks recording [--repeats 9] [--threads 2] [--out FILE.json]
 
-Recording one head of one layer, and recording every map, are compared with the model without recording (fused kernel)
-and with a model that computes every map anyway (`explicit`). Each ratio is of two consecutive runs.
+Recording one head of one layer, every map, and every map with the outputs of all heads, are compared with the model
+without recording (fused kernel) and with a model that computes every map anyway (`explicit`). Each ratio is of two
+consecutive runs.
 """
 
 from __future__ import annotations
@@ -40,6 +41,13 @@ def explicit(model: Bert) -> Iterator[None]:
             attention.explicit = None
 
 
+@contextmanager
+def both(model: Bert) -> Iterator[None]:
+    """Record all maps, and all outputs of heads before the output projection."""
+    with record(model), record(model, of="head_outputs"):
+        yield
+
+
 def measure(repeats: int, threads: int | None, name: str = "base-uncased") -> dict[str, Any]:
     compute = prepare(threads=threads)
     with compute.settings():
@@ -58,6 +66,7 @@ def _measured(compute: ComputeConfig, repeats: int, name: str) -> dict[str, Any]
             "one head": record(model, layers=[config.layers // 2], heads=[0]),
             "explicit": explicit(model),
             "everything": record(model),
+            "everything and head outputs": both(model),
         }
 
     seconds: dict[str, list[float]] = {way: [] for way in ways()}
@@ -77,6 +86,9 @@ def _measured(compute: ComputeConfig, repeats: int, name: str) -> dict[str, Any]
             "one head against nothing": _ratio(seconds["one head"], seconds["nothing"]),
             "everything against explicit": _ratio(seconds["everything"], seconds["explicit"]),
             "everything against nothing": _ratio(seconds["everything"], seconds["nothing"]),
+            "everything and head outputs against nothing": _ratio(
+                seconds["everything and head outputs"], seconds["nothing"]
+            ),
         },
         "repeats": repeats, "hardware": hardware(), "route": compute.describe(),
     }  # fmt: skip

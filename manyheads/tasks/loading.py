@@ -81,10 +81,8 @@ def load(
     try:
         loaded = load_directory(model)
     except UnknownArchitecture as error:
-        found: LoadedModel = import_module("manyheads.tasks.foreign").load_foreign(
-            model, error, prepare(precision, threads, device=device)
-        )
-        return found
+        load_foreign: Callable[..., LoadedModel] = import_module("manyheads.tasks.foreign").load_foreign
+        return load_foreign(model, error, prepare(precision, threads, device=device))
     head = loaded.model.head_name
     for row in PREDICTORS:
         models = [FAMILIES[family].model for family in row.families]

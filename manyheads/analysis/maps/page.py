@@ -37,13 +37,16 @@ PATCHES = 32 * 32  # maximum number of image patches on a page
 NUMBERS = 2**20  # maximum number of values in all queries, keys and values on a page; they take about 5 MB of the file
 TITLE = 60  # maximum number of characters of an input's title in a note
 # scripts of the page, in the order of their dependencies
-SCRIPTS = ("common.js", "maps.js", "views.js", "calculation.js", "save.js", "panel.js", "page.js")
+SCRIPTS = ("common.js", "maps.js", "views.js", "calculation.js", "save.js", "panel.js", "heat.js", "page.js")
 TEXT_NAMES = {"encoder": ("source ", "source "), "decoder": ("target ", "target "), "cross": ("target ", "source ")}
 HEIGHT = 760  # height in pixels of a frame in a notebook, until the page inside has reported its own
 
 
-def page(inputs: Sequence[RecordedMaps], first: int = 0) -> tuple[str, list[str]]:
-    """Return an HTML page with the attention maps of one or more inputs side by side, and notes about omitted parts."""
+def page(inputs: Sequence[RecordedMaps], first: int = 0, findings: Sequence[JsonObject] = ()) -> tuple[str, list[str]]:
+    """Return an HTML page with the attention maps of one or more inputs side by side, and notes about omitted parts.
+
+    findings  results of other analyses of these inputs (`HeatMaps.finding`), which are shown above the attention maps
+    """
     sides = [side for maps in inputs for layers in maps.axes.values() for layer in layers
              for side in (layer.queries, layer.keys)]  # fmt: skip
     longest = max((len(side) for side in sides if side.grid is None), default=0)
@@ -63,7 +66,8 @@ def page(inputs: Sequence[RecordedMaps], first: int = 0) -> tuple[str, list[str]
         for each in panels:
             each["model"] = short.get(each["model"], each["model"])
     models = " and ".join(dict.fromkeys(each["model"] or "a model" for each in panels))
-    return assemble("page.html", ("page.css",), SCRIPTS, f"Attention of {models}", {"panels": panels}), notes
+    data = {"panels": panels, "findings": list(findings)}
+    return assemble("page.html", ("page.css", "lens.css"), SCRIPTS, f"Attention of {models}", data), notes
 
 
 def assemble(template: str, styles: Sequence[str], scripts: Sequence[str], title: str, data: JsonObject) -> str:

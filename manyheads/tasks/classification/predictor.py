@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 class Classifier(TextPredictor[Model[Config]], Reranker):
     """Text classifier with its tokenizer, as returned by `manyheads.load`."""
 
-    verbs: ClassVar = ("classify", "embed", "rerank", "attend", "evaluate")
+    verbs: ClassVar = ("classify", "embed", "rerank", "attend", "patch", "evaluate")
     done: ClassVar = "classified"
 
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:

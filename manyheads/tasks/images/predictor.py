@@ -184,7 +184,7 @@ class ImageEncoder(TrainedModel[ReadsImages[Config]]):
 class ImageClassifier(ImageEncoder):
     """Image classifier with labels, as returned by `manyheads.load`."""
 
-    verbs: ClassVar = ("classify", "embed", "attend", "lens", "evaluate")
+    verbs: ClassVar = ("classify", "embed", "attend", "lens", "patch", "evaluate")
 
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
         if not loaded.model.labels:

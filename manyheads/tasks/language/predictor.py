@@ -71,7 +71,7 @@ Stream = Callable[[int, str], None]
 class LanguageModel(HasLens[GPT | UniversalSequence]):
     """Trained language model with its tokenizer, as returned by `manyheads.load` for GPT and GPT-2."""
 
-    verbs: ClassVar = ("generate", "attend", "lens", "evaluate")
+    verbs: ClassVar = ("generate", "attend", "lens", "patch", "evaluate")
     done: ClassVar = "read or written"
 
     def generate(

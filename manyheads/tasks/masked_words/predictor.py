@@ -68,7 +68,7 @@ class Fill(NamedTuple):
 class MaskedLanguageModel(HasLens[Bert], TextPredictor[Bert]):
     """BERT with a head for predicting masked words, and its tokenizer, as returned by `manyheads.load`."""
 
-    verbs: ClassVar = ("fill", "embed", "attend", "lens", "evaluate")
+    verbs: ClassVar = ("fill", "embed", "attend", "lens", "patch", "evaluate")
     stack: ClassVar = "encoder"
 
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:

@@ -35,7 +35,7 @@ RIGHT: dict[str, Any] = {
     "sources": [TEXT], "targets": [TEXT], "question": "a cat?", "context": TEXT, "pairs": [("a cat?", TEXT)],
     "sampling": Sampling(), "others": [], "arrays": [PIXELS], "batches": [torch.zeros(1, 1, 8, 8)], "rows": ["one"],
     "sizes": [(8, 8)], "query": TEXT, "queries": [TEXT], "documents": [TEXT],
-    "clips": None, "data": None, "max_tokens": 1,
+    "clips": None, "data": None, "max_tokens": 1, "clean": TEXT, "corrupt": TEXT,
 }  # fmt: skip
 
 

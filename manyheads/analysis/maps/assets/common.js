@@ -39,6 +39,11 @@ function color(share) {
   return from.map((value, i) => Math.round(value + (to[i] - value) * part));
 }
 
+/** The color of letters on a color. */
+function ink([red, green, blue]) {
+  return 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#10141a" : "#ffffff";
+}
+
 /** The button that chooses the colors. In a frame, the page around chooses them, and gets the height of this page. */
 function startColors(repaint) {
   const button = document.getElementById("theme"), themes = ["system", "light", "dark"];

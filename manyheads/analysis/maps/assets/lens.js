@@ -56,10 +56,6 @@ function move(event) {
   cells[layer + by[0]]?.[next]?.focus();
 }
 
-function ink([red, green, blue]) {
-  return 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#10141a" : "#ffffff";
-}
-
 function paint() {
   const { of } = SHOWN[state.shown];
   data.layers.forEach((layer, number) => cells[number].forEach((cell, at) => {

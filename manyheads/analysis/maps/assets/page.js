@@ -36,19 +36,24 @@ async function start() {
     }
     following = false;
   };
+  const heats = data.findings.map((each) => new Heat(each));
   data.panels.forEach((each, number) => panels.push(new Panel(each, number, changed)));
   const followLink = () => panels[0].open(Object.fromEntries(new URLSearchParams(location.hash.slice(1))), true);
-  followLink();
-  changed(panels[0], { axis: 0, picked: 0, view: 0 }); // they begin with the same head
+  if (panels.length) {
+    followLink();
+    changed(panels[0], { axis: 0, picked: 0, view: 0 }); // they begin with the same head
+  }
   begun = true;
   room.className = panels.length > 1 ? "beside" : "";
   room.replaceChildren(...panels.map((panel) => panel.root));
+  room.before(...heats.map((heat) => heat.root));
+  if (heats.length) document.querySelector("h1").textContent = data.findings[0].heading;
   document.getElementById("together").hidden = panels.length < 2;
-  const repaint = () => { for (const panel of panels) { panel.root.querySelectorAll("canvas").forEach((canvas) => { canvas.done = false; }); panel.paint(); } };
+  const repaint = () => { heats.forEach((heat) => heat.paint()); for (const panel of panels) { panel.root.querySelectorAll("canvas").forEach((canvas) => { canvas.done = false; }); panel.paint(); } };
   addEventListener("resize", () => panels.forEach((panel) => panel.paint()));
   addEventListener("keydown", (event) => { if (event.key === "Escape") panels.forEach((panel) => panel.release()); });
   startColors(repaint);
-  if (!embedded) addEventListener("hashchange", followLink);
+  if (!embedded && panels.length) addEventListener("hashchange", followLink);
   document.documentElement.dataset.ready = "";
 }
 
