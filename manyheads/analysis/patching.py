@@ -25,7 +25,7 @@ from manyheads.core.runtime import eval_mode
 from manyheads.core.tap import Place
 from manyheads.files import JsonObject
 
-MAX_TOKENS = 4096  # maximum number of tokens in a batch of patched inputs
+MAX_TOKENS = 2048  # maximum number of tokens in a batch of patched inputs
 
 
 @dataclass(frozen=True, repr=False)
