@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from manyheads.cli.attend import special_options
-from manyheads.cli.lens import MAX_TOKENS
 from manyheads.cli.lines import ONE_TEXT, refuse_files
 from manyheads.cli.loading import model_for
-from manyheads.cli.output import check_file, document, table
+from manyheads.cli.output import check_file, report
 from manyheads.cli.parser import JSON, MODEL, Flag, Option, Positional, Verbs, whole
 from manyheads.files import PICTURES
 
-SUFFIXES = (".npz", *PICTURES)
+SUFFIXES = (".html", ".npz", *PICTURES)
 
 
 def add(verbs: Verbs) -> None:
@@ -25,10 +23,10 @@ def add(verbs: Verbs) -> None:
         Option("--method", "METHOD", "integrated-gradients, input-x-gradient, relevance, rollout or grad-cam (default: "
                "integrated-gradients; for a ViT relevance, for a convolutional network grad-cam)"),
         Option("--steps", "N", "number of points of integrated-gradients (default: 50)", whole(1, 10_000)),
-        Option("--out", "FILE", "also write a picture (.png, .svg, .pdf) or arrays (.npz)", Path),
+        Option("--out", "FILE", "also write a page (.html), a picture (.png, .svg, .pdf) or arrays (.npz)", Path),
         Option("--pair", "TEXT", "second text of a pair"),
         Flag("--truncate", "shorten a text that exceeds the model's maximum length"),
-        example='manyheads explain runs/text-classification "3 Mai 2024" --out words.png',
+        example='manyheads explain runs/text-classification "3 Mai 2024" --out words.html',
     )  # fmt: skip
 
 
@@ -42,16 +40,6 @@ def _explain(options: argparse.Namespace) -> None:
         options.input, method=options.method, steps=options.steps,
         **special_options(predictor, predictor.explain, options),
     )  # fmt: skip
-    if options.json:
-        document(found.document())
-    else:
-        print(found)
-        head, *rows = found.rows()
-        table([head, *rows[:MAX_TOKENS]])
-        if len(rows) > MAX_TOKENS:
-            print(f"manyheads: printed {MAX_TOKENS} of {len(rows)} tokens; --json lists all", file=sys.stderr)
-    if options.out is not None and options.out.suffix.lower() == ".npz":
-        found.save(options.out)
-    elif options.out is not None:
-        for note in found.draw(options.out):
-            print(f"manyheads: {note}", file=sys.stderr)
+    if not options.json:
+        print(repr(found))
+    report(found, options.out, as_json=options.json)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from manyheads.errors import UserError
 from manyheads.files import JsonMapping, same_file
+
+if TYPE_CHECKING:
+    from manyheads.analysis.heat_maps import HeatMaps
 
 
 def check_file(
@@ -46,6 +51,19 @@ def table(rows: Iterable[Sequence[object]]) -> None:
     for row in cells:
         aligned = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)]
         print("  ".join(aligned).rstrip())
+
+
+def report(maps: HeatMaps, out: Path | None, *, as_json: bool) -> None:
+    """Print the largest values of heat maps, or all as JSON, and write them to a page, a picture or arrays (.npz)."""
+    if as_json:
+        document(maps.document())
+    else:
+        table(maps.rows())
+    if out is not None and out.suffix.lower() == ".npz":
+        maps.save(out)
+    elif out is not None:
+        for note in maps.page(out) if out.suffix.lower() == ".html" else maps.draw(out):
+            print(f"manyheads: {note}", file=sys.stderr)
 
 
 def print_scores(scores: Mapping[str, Mapping[str, JsonMapping]]) -> None:

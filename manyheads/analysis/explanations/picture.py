@@ -30,9 +30,9 @@ def draw(explanation: Explanation, path: Path) -> list[str]:
 
     figure = Figure((WIDTH, 3.5), layout="constrained", facecolor="white")
     title = f"{explanation!r}\n{short_name(explanation.model)}"
-    if explanation.picture is not None:
+    if explanation.side is None:
         panels, place, shape = figure.subplots(1, 2), "right", 20
-        panels[0].imshow(explanation.picture, cmap="gray", interpolation="nearest")
+        panels[0].imshow(explanation.panels[0].picture, cmap="gray", interpolation="nearest")
         panels[1].imshow(explanation.overlay(), interpolation="nearest")
         title = f"{title}: {explanation.title}"
     else:
@@ -41,7 +41,7 @@ def draw(explanation: Explanation, path: Path) -> list[str]:
     for panel in panels:
         panel.axis("off")
     figure.suptitle(title, fontsize=9, parse_math=False)
-    scale = heat_scale(Normalize(*explanation.limits))
+    scale = heat_scale(Normalize(*explanation.limits), *explanation.hues)
     figure.colorbar(scale, ax=panels, location=place, shrink=0.7, aspect=shape).ax.tick_params(labelsize=7)
     return save_and_report(figure, path, "the table")
 
