@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,11 +53,12 @@ class HeatMaps:
     heading  name of the analysis, for a page
     """
 
+    heading: ClassVar[str] = "Heat maps"
+
     model: str
     title: str
     unit: str
     panels: tuple[Panel, ...]
-    heading: str = field(default="Heat maps", kw_only=True)
 
     def __getitem__(self, title: str) -> NDArray[np.float64]:
         """Return the values (R, C) of the heat map with this title."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +35,8 @@ class LogitAttribution(HeatMaps):
 
     value  the logit, or the difference
     """
+
+    heading: ClassVar = "Logit attribution"
 
     value: float
 

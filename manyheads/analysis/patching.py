@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -35,6 +36,8 @@ class Patching(HeatMaps):
     clean, corrupt  measured difference of logits for the two inputs
     attribution     heat maps of the approximation by gradients (attribution patching)
     """
+
+    heading: ClassVar = "Patching"
 
     clean: float
     corrupt: float

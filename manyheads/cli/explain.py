@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from manyheads.cli.attend import special_options
-from manyheads.cli.lens import MAX_TOKENS
 from manyheads.cli.lines import ONE_TEXT, refuse_files
 from manyheads.cli.loading import model_for
-from manyheads.cli.output import REPORTS, check_file, document, table
+from manyheads.cli.output import REPORTS, check_file, report
 from manyheads.cli.parser import JSON, MODEL, Flag, Option, Positional, Verbs, whole
+
+if TYPE_CHECKING:
+    from manyheads.analysis.maps import AttentionMaps
 
 
 def add(verbs: Verbs) -> None:
@@ -25,7 +27,7 @@ def add(verbs: Verbs) -> None:
         Option("--out", "FILE", "also write a page (.html), a picture (.png, .svg, .pdf) or arrays (.npz)", Path),
         Option("--pair", "TEXT", "second text of a pair"),
         Flag("--truncate", "shorten a text that exceeds the model's maximum length"),
-        example='manyheads explain runs/text-classification "3 Mai 2024" --out words.png',
+        example='manyheads explain runs/text-classification "3 Mai 2024" --out words.html',
     )  # fmt: skip
 
 
@@ -39,24 +41,11 @@ def _explain(options: argparse.Namespace) -> None:
         options.input, method=options.method, steps=options.steps,
         **special_options(predictor, predictor.explain, options),
     )  # fmt: skip
-    if options.json:
-        document(found.document())
-    else:
-        print(found)
-        head, *rows = found.rows()
-        table([head, *rows[:MAX_TOKENS]])
-        if len(rows) > MAX_TOKENS:
-            print(f"manyheads: printed {MAX_TOKENS} of {len(rows)} tokens; --json lists all", file=sys.stderr)
-    if options.out is None:
-        return
-    notes: list[str] = []
-    if options.out.suffix.lower() == ".npz":
-        found.save(options.out)
-    elif options.out.suffix.lower() == ".html":
+    if not options.json:
+        print(repr(found))
+
+    def maps() -> list[AttentionMaps]:
         given = {name: value for name in ("pair", "truncate") if (value := vars(options)[name])}
-        maps = [predictor.attend(options.input, **given)] if "attend" in predictor.supported else []
-        notes = found.page(options.out, *maps)
-    else:
-        notes = found.draw(options.out)
-    for note in notes:
-        print(f"manyheads: {note}", file=sys.stderr)
+        return [predictor.attend(options.input, **given)] if "attend" in predictor.supported else []
+
+    report(found, options.out, as_json=options.json, maps=maps)

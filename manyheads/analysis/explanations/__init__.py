@@ -29,6 +29,7 @@ from manyheads.analysis.explanations.input_x_gradient import input_x_gradient
 from manyheads.analysis.explanations.integrated_gradients import STEPS, integrated_gradients
 from manyheads.analysis.explanations.relevance import has_stack, relevance
 from manyheads.analysis.explanations.rollout import rollout
+from manyheads.analysis.heat_maps import Panel
 from manyheads.analysis.readout import Readout
 from manyheads.errors import UserError
 
@@ -79,11 +80,17 @@ def explain(
             values = METHODS[method][1](score)
     if not values.isfinite().all():
         raise UserError(f"{readout.source}: the model computes infinite or NaN values for this input")
-    if values.dim() == 1 and readout.side is not None:  # without the padding after a text, or the tokens before patches
-        grid = readout.side.grid
-        values = values[: len(readout.side)] if grid is None else values[-math.prod(grid) :].unflatten(0, grid)
+    target, side = readout.names.name(index), readout.side
+    rows: tuple[str, ...] = (target,)
+    columns = () if side is None else side.tokens
+    if readout.picture is None:
+        values = values[None, : len(columns)]  # without padding after the text
+    else:
+        if values.dim() == 1 and side is not None and side.grid is not None:
+            values = values[-math.prod(side.grid) :].unflatten(0, side.grid)  # without the tokens before the patches
+        rows, columns, side = *(tuple(map(str, range(size))) for size in values.shape), None
+    panel = Panel(method, rows, columns, values.detach().double().cpu().numpy(), readout.picture)
     return Explanation(
-        readout.source, readout.title, method, readout.names.name(index), readout.probability(logits[0], index),
-        values.detach().double().cpu().numpy(), None if readout.picture is not None else readout.side, readout.picture,
-        difference,
+        readout.source, readout.title, f"for {target!r}", (panel,), method, target,
+        readout.probability(logits[0], index), difference, side,
     )  # fmt: skip

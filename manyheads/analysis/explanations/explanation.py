@@ -5,48 +5,51 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from manyheads.analysis.heat_maps import HeatMaps, Panel
-from manyheads.analysis.maps import AttentionMaps
-from manyheads.analysis.maps.picture_of_image import COLD, HEAT, OPAQUE, muted
+from manyheads.analysis.drawing import short_name
+from manyheads.analysis.heat_maps import HeatMaps
+from manyheads.analysis.maps.picture_of_image import COLD, HEAT, OPAQUE, Color, muted
 from manyheads.analysis.maps.sides import Side
 from manyheads.calls import checked_methods
-from manyheads.files import JsonObject, replacing
+from manyheads.files import JsonObject
 
-STRONGEST = 10  # number of patches or pixels in the table of an image
+LISTED = 20  # number of values that the text form lists
 OUTLIERS = 0.01  # fraction of the pixels of an image that may exceed the color scale
 HEIGHT = 224  # minimum height in pixels of an image with its heat map
+CELLS = 32  # maximum number of rows and columns that a page shows over an image
 
 
 @checked_methods
 @dataclass(frozen=True, repr=False)
-class Explanation:
-    """Contribution of each part of an input to a prediction.
+class Explanation(HeatMaps):
+    """Contribution of each part of an input to a prediction, as one heat map.
 
-    model        name of the model
-    title        description of the input
+    panels       the heat map: one row of tokens of a text, or the patches or pixels of an image
     method       name of the method
     target       name of the explained output: a label or a token
     probability  probability of the target according to the model; None if the model predicts a number
-    values       value of each token (T,), or of each patch or pixel (Y, X) of an image
-    side         names of the T tokens; None for an image
-    picture      the image as the model sees it, (Y, X) or (Y, X, 3); None for a text
     difference   score of the input minus score of the baseline, to which the values of integrated gradients sum
+    side         names of the tokens, and the words to which they belong; None for an image
     """
 
-    model: str
-    title: str
+    heading: ClassVar = "Explanation"
+
     method: str
     target: str
     probability: float | None
-    values: NDArray[np.float64]
+    difference: float | None
     side: Side | None
-    picture: NDArray[np.uint8] | None = None
-    difference: float | None = None
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """Return the value of each token (T,), or of each patch or pixel (Y, X) of an image."""
+        values = self.panels[0].values
+        return values if self.side is None else values[0]
 
     @property
     def error(self) -> float | None:
@@ -59,9 +62,6 @@ class Explanation:
         if self.difference is None:
             return line
         return f"{line}: sum {self.values.sum():.4g}, difference of scores {self.difference:.4g}"
-
-    def __str__(self) -> str:
-        return "\n".join([repr(self), *("\t".join(row) for row in self.rows())])
 
     def _repr_html_(self) -> str:
         from manyheads.analysis.maps.page import picture_data
@@ -86,56 +86,41 @@ class Explanation:
         """
         if self.side is None:
             return self
-        return replace(self, side=self.side.merged(), values=self.side.groups() @ self.values)
+        side, values = self.side.merged(), self.panels[0].values @ self.side.groups().T
+        return replace(self, side=side, panels=(self.panels[0]._replace(columns=side.tokens, values=values),))
 
-    def rows(self) -> list[list[str]]:
-        """Return a text table with the value of each token, or with the strongest patches or pixels of an image.
+    def rows(self, count: int = LISTED) -> list[list[str]]:
+        """Return a text table of the largest values: tokens in their order, or patches or pixels, largest first.
 
         >>> classifier.explain("the cat").rows()[0]
         ['token', 'value']
         """
-        if self.side is not None:
-            values = zip(self.side.tokens, self.values, strict=True)
-            return [["token", "value"], *([token, f"{value:.4f}"] for token, value in values)]
-        cells = sorted(np.ndenumerate(self.values), key=lambda cell: -abs(cell[1]))[:STRONGEST]
-        return [["row", "column", "value"], *([f"{y}", f"{x}", f"{value:.4f}"] for (y, x), value in cells)]
+        if self.side is None:
+            cells = self.panels[0].largest(count)
+            return [["row", "column", "value"], *([row, column, f"{value:.4f}"] for row, column, value in cells)]
+        largest = sorted(np.argsort(-np.abs(self.values), kind="stable")[:count])
+        return [["token", "value"], *([self.side.tokens[at], f"{self.values[at]:.4f}"] for at in largest)]
 
     def document(self) -> JsonObject:
-        """Return the explanation as JSON data, with a list of values, or a list of rows of an image.
+        """Return the explanation as JSON data.
 
-        >>> list(classifier.explain("the cat").document())[:4]
-        ['model', 'input', 'method', 'target']
+        >>> classifier.explain("the cat", target="positive").document()["target"]
+        'positive'
         """
-        return {
-            "model": self.model, "input": self.title, "method": self.method, "target": self.target,
-            "probability": self.probability, "difference": self.difference, "error": self.error,
-            "tokens": None if self.side is None else list(self.side.tokens), "values": self.values.tolist(),
-        }  # fmt: skip
+        values = {"method": self.method, "target": self.target, "probability": self.probability}
+        return {**super().document(), **values, "difference": self.difference, "error": self.error}
 
-    def save(self, path: str | Path) -> None:
-        """Write an NPZ file with the fields of `document` that are not None, and the picture, without pickled objects.
-
-        >>> classifier.explain("the cat").save("explanation.npz")
-        """
-        arrays = {name: np.array(value) for name, value in self.document().items() if value is not None}
-        arrays |= {} if self.picture is None else {"picture": self.picture}
-        with replacing(Path(path)) as temporary, temporary.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
-
-    def page(self, path: str | Path, *maps: AttentionMaps) -> list[str]:
-        """Write an interactive HTML page that needs no other file. Returns notes about omitted parts.
-
-        maps  attention maps of the input, which the page shows below
-
-            >>> notes = classifier.explain("the cat").page("words.html", classifier.attend("the cat"))
-        """
-        if self.side is not None:
-            panel = Panel("tokens", (self.target,), self.side.tokens, self.values[None])
-        else:
-            rows, columns = (tuple(map(str, range(size))) for size in self.values.shape)
-            panel = Panel("image", rows, columns, self.values, self.picture)
-        found = HeatMaps(self.model, f"{self.title}: {self!r}", self.method, (panel,), heading="Explanation")
-        return found.page(path, *maps)
+    def finding(self) -> JsonObject:
+        """Return the heat map as data of a page. Neighboring pixels of an image are added, up to CELLS rows."""
+        panel = self.panels[0]
+        by = -(-max(panel.values.shape) // CELLS) if self.side is None else 1
+        (rows, columns), (high, wide) = panel.values.shape, (-(-count // by) for count in panel.values.shape)
+        padded = np.pad(panel.values, ((0, high * by - rows), (0, wide * by - columns)))
+        panel = panel._replace(
+            rows=panel.rows[::by], columns=panel.columns[::by], cover=(high * by / rows, wide * by / columns),
+            values=padded.reshape(high, by, wide, by).sum((1, 3)),
+        )  # fmt: skip
+        return HeatMaps.finding(replace(self, panels=(panel,)))
 
     def draw(self, path: str | Path) -> list[str]:
         """Draw a picture, PNG, SVG or PDF: the words of a text, shaded by value, or the image with a heat map.
@@ -144,7 +129,12 @@ class Explanation:
         """
         from manyheads.analysis.explanations.picture import draw
 
-        return draw(self, Path(path))
+        title, words, picture = f"{self!r}\n{short_name(self.model)}", self.words(), self.panels[0].picture
+        if words.side is None:
+            assert picture is not None
+            return draw(Path(path), f"{title}: {self.title}", self.limits, self.hues, (picture, self.overlay()))
+        parts = list(zip(words.side.tokens, words.values.tolist(), words.colors(), strict=True))
+        return draw(Path(path), title, self.limits, self.hues, parts)
 
     @property
     def limits(self) -> tuple[float, float]:
@@ -152,19 +142,24 @@ class Explanation:
 
         A few extreme pixels exceed the limits, because the scale would otherwise be too wide for all others.
         """
-        largest = float(np.quantile(np.abs(self.values), 1.0 if self.picture is None else 1 - OUTLIERS)) or 1.0
+        largest = float(np.quantile(np.abs(self.values), 1 - OUTLIERS if self.side is None else 1.0)) or 1.0
         return (-largest if (self.values < 0).any() else float(self.values.min()), largest)
+
+    @property
+    def hues(self) -> tuple[Color, Color]:
+        """Return the colors of positive and negative values, as on the page."""
+        return (HEAT, COLD) if self.side is None else (COLD, HEAT)
 
     def colors(self) -> NDArray[np.float64]:
         """Return the color of each value as red, green, blue and opacity, (..., 4), from 0 to 1."""
         start, end = max(self.limits[0], 0.0), self.limits[1]
         opacity = OPAQUE * np.clip((np.abs(self.values) - start) / ((end - start) or 1.0), 0, 1)
-        return np.concatenate([np.where(self.values[..., None] < 0, COLD, HEAT), opacity[..., None]], -1)
+        return np.concatenate([np.where(self.values[..., None] < 0, *self.hues[::-1]), opacity[..., None]], -1)
 
     def overlay(self) -> NDArray[np.uint8]:
         """Return the image in gray under its heat map, (Y, X, 3). Small images are enlarged to HEIGHT."""
-        assert self.picture is not None
-        gray, heat = Image.fromarray(muted(self.picture)), Image.fromarray((self.colors() * 255).astype(np.uint8))
+        assert self.panels[0].picture is not None
+        gray, heat = Image.fromarray(muted(self.panels[0].picture)), Image.fromarray((self.colors() * 255).astype("u1"))
         scale = -(-HEIGHT // gray.height)
         size = (gray.width * scale, gray.height * scale)
         layers = [layer.convert("RGBA").resize(size, Image.Resampling.NEAREST) for layer in (gray, heat)]

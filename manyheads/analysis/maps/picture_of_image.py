@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 # Colors over the grey image: the first for attention above uniform, the second for negative weights.
+Color = tuple[float, float, float]
 HEAT, COLD = (1.0, 0.45, 0.0), (0.0, 0.43, 1.0)
 OPAQUE = 0.9
 # Minimum for the end of the color scale, as a multiple of uniform attention. Without it, noise in nearly uniform heads
@@ -95,17 +96,17 @@ class ImageMaps:
         return heat_scale(LogNorm(1, max(most, FULL), clip=True) if self.shares else Normalize(-most, most))
 
 
-def heat_scale(norm: Normalize) -> ScalarMappable:
-    """Return the color map for values in the limits of `norm`. Limits below zero have a second color.
+def heat_scale(norm: Normalize, heat: Color = HEAT, cold: Color = COLD) -> ScalarMappable:
+    """Return the color map for values in the limits of `norm`, with the color `cold` for values below zero.
 
     The strength of a color grows with the distance from zero, or from the lower limit if it is not negative.
     """
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LinearSegmentedColormap
 
-    stops = [(0.0, (*HEAT, 0.0)), (1.0, (*HEAT, OPAQUE))]
+    stops = [(0.0, (*heat, 0.0)), (1.0, (*heat, OPAQUE))]
     if norm.vmin is not None and norm.vmin < 0:
-        stops = [(0.0, (*COLD, OPAQUE)), (0.5, (*COLD, 0.0)), (0.5, (*HEAT, 0.0)), (1.0, (*HEAT, OPAQUE))]
+        stops = [(0.0, (*cold, OPAQUE)), (0.5, (*cold, 0.0)), (0.5, (*heat, 0.0)), (1.0, (*heat, OPAQUE))]
     return ScalarMappable(norm, LinearSegmentedColormap.from_list("heat", stops))
 
 
