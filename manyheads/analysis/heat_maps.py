@@ -46,14 +46,14 @@ class Panel(NamedTuple):
 class HeatMaps:
     """Heat maps of one analysis of a model.
 
+    model    name of the model
+    title    description of the input
+    unit     meaning of the values, for the color bar
+    panels   the heat maps
     heading  name of the analysis, for a page
-    model   name of the model
-    title   description of the input
-    unit    meaning of the values, for the color bar
-    panels  the heat maps
     """
 
-    heading: ClassVar = "Heat maps"
+    heading: ClassVar[str] = "Heat maps"
 
     model: str
     title: str

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from manyheads.analysis.maps.sides import Side
+from manyheads.core.config import TargetKind
 from manyheads.errors import UserError, nearest
 
 
@@ -54,6 +55,9 @@ class Readout:
     source    name of the model directory
     title     description of the input
     picture   the image as the model sees it, (Y, X, C); None for a text
+    kind      "classes" if a softmax of the logits gives the probabilities, "multi-label" if a sigmoid does,
+              "regression" if the output is a number
+    embedding  module from token ids to embeddings (B, T, D), through which gradients flow; None if there is none
     """
 
     model: nn.Module
@@ -65,10 +69,18 @@ class Readout:
     source: str
     title: str
     picture: NDArray[np.uint8] | None = None
+    kind: TargetKind = "classes"
+    embedding: nn.Module | None = None
 
     def logits(self, *inputs: Tensor | None) -> Tensor:
         """Return the logits (B, V) of the prediction. By default, for the input of this readout, with B = 1."""
         return self.select(self.model(*(inputs or self.inputs)))
+
+    def probability(self, logits: Tensor, index: int) -> float | None:
+        """Return the probability of an output for logits (V,). None if the model predicts a number."""
+        if self.kind == "regression":
+            return None
+        return float((logits.sigmoid() if self.kind == "multi-label" else logits.softmax(-1))[index])
 
     def repeated(self, count: int) -> tuple[Tensor | None, ...]:
         """Return the inputs as a batch of `count` equal rows."""

@@ -17,8 +17,9 @@ from manyheads.analysis.maps.sides import Side
 from manyheads.analysis.patching import Patching, patch
 from manyheads.analysis.readout import Names, Readout
 from manyheads.calls import checked, checked_methods
-from manyheads.core.config import Config
+from manyheads.core.config import Config, TargetKind
 from manyheads.core.interface import Encodes, Model, ReadsImages
+from manyheads.core.layers import TokenEmbedding
 from manyheads.core.runtime import ComputeConfig
 from manyheads.errors import UserError
 from manyheads.inference import CompiledModel, check, compile_model
@@ -152,7 +153,7 @@ class TrainedModel(Generic[M]):
         Raises UserError for a model with a norm after each sublayer, or whose output layers are not linear.
 
             >>> found = gpt.logit_attribution("the cat")
-            >>> abs(found["layers"].sum() + found["rest"].sum() - found.value) < 1e-4
+            >>> bool(abs(found["layers"].sum() + found["rest"].sum() - found.value) < 1e-4)
             True
         """
         with self.compute.autocast():
@@ -220,10 +221,12 @@ class ModelWithTokenizer(TrainedModel[M]):
 
     def _readout(
         self, rows: Sequence[Tensor], side: Side, title: str, position: int | None, names: Names,
-        select: Callable[[Tensor], Tensor],
+        select: Callable[[Tensor], Tensor], kind: TargetKind = "classes",
     ) -> Readout:  # fmt: skip
         inputs = tuple(row.to(self.compute.device) for row in rows)
-        return Readout(self.model, inputs, select, names, position, side, str(self.path), title)
+        embedding = next((module for module in self.model.modules() if isinstance(module, TokenEmbedding)), None)
+        source = str(self.path)
+        return Readout(self.model, inputs, select, names, position, side, source, title, None, kind, embedding)
 
 
 @checked_methods

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.cm import ScalarMappable
     from matplotlib.colorbar import Colorbar
+    from matplotlib.colors import Normalize
 
 
 # Colors over the grey image: the first for attention above uniform, the second for negative weights.
+Color = tuple[float, float, float]
 HEAT, COLD = (1.0, 0.45, 0.0), (0.0, 0.43, 1.0)
 OPAQUE = 0.9
 # Minimum for the end of the color scale, as a multiple of uniform attention. Without it, noise in nearly uniform heads
@@ -45,8 +47,7 @@ class ImageMaps:
         self._queries = [_query(layer, query) for layer in layers]
         self._grids = [_over_patches(layer, at) for layer, at in zip(layers, self._queries, strict=True)]
         self._even = [1 / len(layer.keys) if self.shares else 1.0 for layer in layers]
-        # Reduce the contrast of the image, because colors are hard to see on black and white.
-        self._gray = None if picture is None else 40 + np.asarray(Image.fromarray(picture).convert("L")) * 0.75
+        self._gray = None if picture is None else muted(picture)
         self.colors = self._scale()
         names = {_name(layer, at) for layer, at in zip(layers, self._queries, strict=True)}
         who = names.pop() if len(names) == 1 else "the patch in the middle of each layer's grid"
@@ -88,17 +89,30 @@ class ImageMaps:
         bar.set_label("times uniform attention" + (f" ({even.pop()})" if len(even) == 1 else ""), fontsize=8)
 
     def _scale(self) -> ScalarMappable:
-        from matplotlib.cm import ScalarMappable
-        from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
+        from matplotlib.colors import LogNorm, Normalize
 
         largest = (float(np.abs(grid).max()) / even for grid, even in zip(self._grids, self._even, strict=True))
         most = max(largest) or 1.0
-        if self.shares:
-            heat = LinearSegmentedColormap.from_list("heat", [(*HEAT, 0.0), (*HEAT, OPAQUE)])
-            return ScalarMappable(LogNorm(1, max(most, FULL), clip=True), heat)
-        stops = [(*COLD, OPAQUE), (*COLD, 0.0), (*HEAT, 0.0), (*HEAT, OPAQUE)]
-        both = LinearSegmentedColormap.from_list("both", list(zip((0.0, 0.5, 0.5, 1.0), stops, strict=True)))
-        return ScalarMappable(Normalize(-most, most), both)
+        return heat_scale(LogNorm(1, max(most, FULL), clip=True) if self.shares else Normalize(-most, most))
+
+
+def heat_scale(norm: Normalize, heat: Color = HEAT, cold: Color = COLD) -> ScalarMappable:
+    """Return the color map for values in the limits of `norm`, with the color `cold` for values below zero.
+
+    The strength of a color grows with the distance from zero, or from the lower limit if it is not negative.
+    """
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import LinearSegmentedColormap
+
+    stops = [(0.0, (*heat, 0.0)), (1.0, (*heat, OPAQUE))]
+    if norm.vmin is not None and norm.vmin < 0:
+        stops = [(0.0, (*cold, OPAQUE)), (0.5, (*cold, 0.0)), (0.5, (*heat, 0.0)), (1.0, (*heat, OPAQUE))]
+    return ScalarMappable(norm, LinearSegmentedColormap.from_list("heat", stops))
+
+
+def muted(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return an image in gray, (Y, X), with less contrast, because colors are hard to see on black and white."""
+    return (40 + np.asarray(Image.fromarray(picture).convert("L")) * 0.75).astype(np.uint8)
 
 
 def percent(value: float) -> str:

@@ -24,6 +24,7 @@ from manyheads.interop.labels import LabelValue
 from manyheads.tasks.classification.objective import label_logits
 from manyheads.tasks.encoding import Encoded, encode
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
+from manyheads.tasks.explaining import ExplainsTexts
 from manyheads.tasks.inputs import Texts, equal_rows, rows_of
 from manyheads.tasks.predictor import TextPredictor
 from manyheads.tasks.reranking import Reranker
@@ -33,10 +34,10 @@ logger = logging.getLogger(__name__)
 
 
 @checked_methods
-class Classifier(TextPredictor[Model[Config]], Reranker):
+class Classifier(TextPredictor[Model[Config]], Reranker, ExplainsTexts):
     """Text classifier with its tokenizer, as returned by `manyheads.load`."""
 
-    verbs: ClassVar = ("classify", "embed", "rerank", "attend", "patch", "evaluate")
+    verbs: ClassVar = ("classify", "embed", "rerank", "attend", "explain", "patch", "evaluate")
     done: ClassVar = "classified"
 
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
@@ -160,7 +161,8 @@ class Classifier(TextPredictor[Model[Config]], Reranker):
         self._encode([text], None if pair is None else [pair], truncate)
         rows, side = self._model_inputs(self._tokenized(text, pair, truncate), truncate)
         title = text if pair is None else f"{text} | {pair}"
-        return self._readout(rows, side, title, None, Names.of_labels(self.target.labels), lambda logits: logits)
+        names = Names.of_labels(self.target.labels)
+        return self._readout(rows, side, title, None, names, lambda logits: logits, self.target.kind)
 
     def _predict(
         self, texts: str | Texts, pairs: str | Texts | None, top: int | None, threshold: float | None, truncate: bool

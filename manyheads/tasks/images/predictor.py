@@ -17,6 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from manyheads import directory
+from manyheads.analysis.explanations import Explanation, explain
 from manyheads.analysis.figures.channel_weights import ChannelWeights, channel_gates, channel_weights
 from manyheads.analysis.lens import Lens
 from manyheads.analysis.maps import AttentionMaps, MapOptions
@@ -184,7 +185,7 @@ class ImageEncoder(TrainedModel[ReadsImages[Config]]):
 class ImageClassifier(ImageEncoder):
     """Image classifier with labels, as returned by `manyheads.load`."""
 
-    verbs: ClassVar = ("classify", "embed", "attend", "lens", "patch", "evaluate")
+    verbs: ClassVar = ("classify", "embed", "attend", "lens", "explain", "patch", "evaluate")
 
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
         if not loaded.model.labels:
@@ -274,8 +275,25 @@ class ImageClassifier(ImageEncoder):
         return Readout(
             self.model, (pixels.to(self.compute.device),), lambda logits: logits, Names.of_labels(self.target.labels),
             None, None if grids is None else Side.patches(grids[0][:2], grids[0].tokens, grids[0].cover),
-            str(self.path), title, picture,
+            str(self.path), title, picture, self.target.kind,
         )  # fmt: skip
+
+    def explain(
+        self, image: str | Path | Image.Image, *, target: str | None = None, method: str | None = None,
+        steps: int | None = None,
+    ) -> Explanation:  # fmt: skip
+        """Return the contribution of each patch or pixel of an image to the prediction of a label.
+
+        target  name of the label. By default, the model's prediction
+        method  name of the method, see `manyheads.analysis.explanations`. By default, "relevance" for a ViT, "grad-cam"
+                for a convolutional network, and "integrated-gradients" for other networks
+        steps   number of points of integrated gradients. By default, 50
+
+            >>> vit.explain("digit.png").values.shape
+            (4, 4)
+        """
+        with self.compute.settings():
+            return explain(self.readout(image), target=target, method=method, steps=steps)
 
     def _prediction(self, image: ImageInput) -> Shares:
         top = None if self.target.kind == "regression" else min(SHOWN_LABELS, len(self.target.labels))

@@ -28,6 +28,7 @@ from manyheads.models.gpt import GPT
 from manyheads.models.universal import UniversalSequence
 from manyheads.tasks.encoding import unknown_token
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
+from manyheads.tasks.explaining import ExplainsTexts
 from manyheads.tasks.inputs import rows_of
 from manyheads.tasks.language.arguments import check_integer, seeds_of, stop_strings
 from manyheads.tasks.language.objective import text_metrics, token_losses
@@ -68,10 +69,10 @@ Stream = Callable[[int, str], None]
 
 
 @checked_methods
-class LanguageModel(HasLens[GPT | UniversalSequence]):
+class LanguageModel(HasLens[GPT | UniversalSequence], ExplainsTexts):
     """Trained language model with its tokenizer, as returned by `manyheads.load` for GPT and GPT-2."""
 
-    verbs: ClassVar = ("generate", "attend", "lens", "patch", "evaluate")
+    verbs: ClassVar = ("generate", "attend", "lens", "explain", "patch", "evaluate")
     done: ClassVar = "read or written"
 
     def generate(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import pairwise
 from typing import ClassVar, NamedTuple, overload
@@ -34,6 +35,7 @@ from manyheads.data.text.windows import SpecialTokenTemplate, positions_after_tr
 from manyheads.errors import UserError
 from manyheads.models.bert import Bert
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
+from manyheads.tasks.explaining import ExplainsTexts
 from manyheads.tasks.inputs import Texts, rows_of
 from manyheads.tasks.lens import HasLens
 from manyheads.tasks.masked_words.objective import mean_scores, scores
@@ -65,10 +67,10 @@ class Fill(NamedTuple):
 
 
 @checked_methods
-class MaskedLanguageModel(HasLens[Bert], TextPredictor[Bert]):
+class MaskedLanguageModel(HasLens[Bert], TextPredictor[Bert], ExplainsTexts):
     """BERT with a head for predicting masked words, and its tokenizer, as returned by `manyheads.load`."""
 
-    verbs: ClassVar = ("fill", "embed", "attend", "lens", "patch", "evaluate")
+    verbs: ClassVar = ("fill", "embed", "attend", "lens", "explain", "patch", "evaluate")
     stack: ClassVar = "encoder"
 
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
@@ -160,6 +162,8 @@ class MaskedLanguageModel(HasLens[Bert], TextPredictor[Bert]):
         if self.special.mask not in ids:
             raise UserError(f"the text has no {self.mask}: write {self.mask} in place of the word to predict")
         position = ids.index(self.special.mask)
+        words = (SPECIAL if token == self.special.mask else word for token, word in zip(ids, side.words, strict=True))
+        side = replace(side, words=tuple(words))  # A mask is no word of the text.
 
         def select(output: Tensor | tuple[Tensor, Tensor]) -> Tensor:
             words = output[0] if isinstance(output, tuple) else output  # The head "pretraining" also returns a label.

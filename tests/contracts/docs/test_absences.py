@@ -41,7 +41,6 @@ COMMENT = re.compile(r"^<!-- absent: (name|record) (.+) -->$", re.MULTILINE)
 FEATURES: dict[str, str | dict[str, Any]] = {
     "name (apply_)?chat_?template": "ChatTemplate",
     "name abnar|inductive_?bias": "transfer_inductive_bias",
-    "name any_?model|foreign_?model|generic_?model": "attend_any_model",
     "name augmix": "AugMix",
     "name back_?translat(e|ion)": "backtranslation",
     "name convnext|swin": "ConvNeXt",

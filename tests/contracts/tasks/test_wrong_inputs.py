@@ -94,7 +94,7 @@ def predictors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-def fault(method: Callable[..., Any], *values: Any, right: bool = False, **others: Any) -> str:
+def fault(method: Callable[..., Any], /, *values: Any, right: bool = False, **others: Any) -> str:
     """Return a description of a result or an error that users must not meet, otherwise an empty string."""
     try:
         result = method(*values, **others)
