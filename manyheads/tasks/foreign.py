@@ -108,7 +108,8 @@ class TransformersPredictor(ExplainsTexts, ModelWithTokenizer[Any]):
             axes[each] = [self._layer(f"{names[each]}.{at}", at, maps[at], queries, keys, heads) for at in selected]
         if not any(axes.values()):
             raise UserError(f"{self.path}: {type(self.model).__name__} returns no attention weights")
-        stepwise = ("decoder", "cross") if self.model.config.is_encoder_decoder else ()
+        causal = type(self.model).__name__.endswith("ForCausalLM")
+        stepwise = ("decoder", "cross") if self.model.config.is_encoder_decoder else ("self",) * causal
         return AttentionMaps(axes, str(self.path), given.title, None, tuple(name for name in stepwise if name in axes))
 
     def _layer(
