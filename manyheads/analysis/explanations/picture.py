@@ -56,12 +56,12 @@ def _write(panel: Axes, explanation: Explanation) -> int:
         text, number = name if len(name) < CHARACTERS else f"{name[: CHARACTERS - 2]}…", f"{value:.2g}"
         width = max(len(text), len(number) * 2 // 3) + 1
         line, start = (line + 1, 0) if start + width > CHARACTERS else (line, start)
+        if line >= MAX_LINES:
+            raise UserError(f"the text takes more than {MAX_LINES} lines of a picture: shorten it")
         panel.add_patch(Rectangle((start, line + 0.05), width, 0.55, color=color, lw=0))
         for word, down, size in ((text, 0.32, 9), (number, 0.78, 6)):
             panel.text(start + width / 2, line + down, word, fontsize=size, ha="center", va="center",
                        family="monospace", parse_math=False)  # fmt: skip
         start += width + 1
-    if line >= MAX_LINES:
-        raise UserError(f"the text takes {line + 1} lines of a picture: shorten it to {MAX_LINES}")
     panel.set(xlim=(0, CHARACTERS), ylim=(line + 1, 0))
     return line + 1
