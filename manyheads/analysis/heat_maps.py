@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from manyheads.analysis.drawing import save_and_report, short_name
 from manyheads.analysis.maps import AttentionMaps
-from manyheads.analysis.maps.page import page, picture_data
 from manyheads.displays import html_table
 from manyheads.errors import UserError, extra
 from manyheads.files import JsonObject, replacing, write
@@ -47,14 +46,14 @@ class Panel(NamedTuple):
 class HeatMaps:
     """Heat maps of one analysis of a model.
 
+    model    name of the model
+    title    description of the input
+    unit     meaning of the values, for the color bar
+    panels   the heat maps
     heading  name of the analysis, for a page
-    model   name of the model
-    title   description of the input
-    unit    meaning of the values, for the color bar
-    panels  the heat maps
     """
 
-    heading: ClassVar = "Heat maps"
+    heading: ClassVar[str] = "Heat maps"
 
     model: str
     title: str
@@ -95,6 +94,8 @@ class HeatMaps:
 
     def finding(self) -> JsonObject:
         """Return the heat maps as data of a page."""
+        from manyheads.analysis.maps.page import picture_data
+
         document = self.document()
         for panel, shown in zip(self.panels, document["maps"], strict=True):
             shown["values"] = [[float(f"{value:.4g}") for value in row] for row in shown["values"]]
@@ -108,6 +109,8 @@ class HeatMaps:
 
         maps  attention maps of the inputs, which the page shows below
         """
+        from manyheads.analysis.maps.page import page
+
         html, notes = page(maps, findings=[self.finding()])
         write(Path(path), html)
         return notes
@@ -135,7 +138,7 @@ class HeatMaps:
 
         if (most := max(max(panel.values.shape) for panel in self.panels)) > LONGEST:
             raise UserError(f"found {most} rows or columns, and a picture has at most {LONGEST}: write arrays (.npz)")
-        limit = max(float(np.abs(panel.values).max()) for panel in self.panels) or 1.0
+        limit = max(1.0, *(float(np.abs(panel.values).max()) for panel in self.panels))
         high = [0.9 + 0.3 * len(panel.rows) for panel in self.panels]
         wide = 2.5 + 0.45 * max(len(panel.columns) for panel in self.panels)
         figure = Figure(figsize=(max(wide, 6), sum(high)), layout="constrained", facecolor="white")
@@ -152,7 +155,7 @@ class HeatMaps:
             ):
                 color = "white" if abs(value) > 0.6 * limit else "black"
                 axis.text(column, row, f"{value:.2f}", ha="center", va="center", color=color, fontsize=7)
-        figure.suptitle(f"{self.model}: {self.title}", fontsize=10, parse_math=False, wrap=True)
+        figure.suptitle(f"{short_name(self.model)}: {self.title}", fontsize=10, parse_math=False, wrap=True)
         figure.colorbar(image, ax=list(axes), pad=0.01, label=self.unit)
         return save_and_report(figure, path, "the arrays")
 

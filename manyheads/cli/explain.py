@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from manyheads.cli.attend import special_options
 from manyheads.cli.lines import ONE_TEXT, refuse_files
 from manyheads.cli.loading import model_for
-from manyheads.cli.output import check_file, report
+from manyheads.cli.output import REPORTS, check_file, report
 from manyheads.cli.parser import JSON, MODEL, Flag, Option, Positional, Verbs, whole
-from manyheads.files import PICTURES
 
-SUFFIXES = (".html", ".npz", *PICTURES)
+if TYPE_CHECKING:
+    from manyheads.analysis.maps import AttentionMaps
 
 
 def add(verbs: Verbs) -> None:
@@ -32,7 +33,7 @@ def add(verbs: Verbs) -> None:
 
 def _explain(options: argparse.Namespace) -> None:
     if options.out is not None:
-        check_file(options.out, SUFFIXES, f"expected a file that ends in {', '.join(SUFFIXES)}", inputs=[options.input])
+        check_file(options.out, REPORTS, f"expected a file that ends in {', '.join(REPORTS)}", inputs=[options.input])
     predictor = model_for("explain", options.model)
     if predictor.reads == "texts":
         refuse_files([options.input], ONE_TEXT)
@@ -42,4 +43,9 @@ def _explain(options: argparse.Namespace) -> None:
     )  # fmt: skip
     if not options.json:
         print(repr(found))
-    report(found, options.out, as_json=options.json)
+
+    def maps() -> list[AttentionMaps]:
+        given = {name: value for name in ("pair", "truncate") if (value := vars(options)[name])}
+        return [predictor.attend(options.input, **given)] if "attend" in predictor.supported else []
+
+    report(found, options.out, as_json=options.json, maps=maps)

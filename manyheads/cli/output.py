@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from manyheads.errors import UserError
-from manyheads.files import JsonMapping, same_file
+from manyheads.files import PICTURES, JsonMapping, same_file
 
 if TYPE_CHECKING:
     from manyheads.analysis.heat_maps import HeatMaps
+    from manyheads.analysis.maps import AttentionMaps
 
 
 def check_file(
@@ -53,17 +54,26 @@ def table(rows: Iterable[Sequence[object]]) -> None:
         print("  ".join(aligned).rstrip())
 
 
-def report(maps: HeatMaps, out: Path | None, *, as_json: bool) -> None:
-    """Print the largest values of heat maps, or all as JSON, and write them to a page, a picture or arrays (.npz)."""
+REPORTS = (".html", *PICTURES, ".npz")  # suffixes of the files with the heat maps of an analysis
+
+
+def report(
+    found: HeatMaps, out: Path | None, *, as_json: bool, maps: Callable[[], Sequence[AttentionMaps]] = tuple
+) -> None:
+    """Print the largest values of heat maps, or all as JSON, and write them to a page, a picture or arrays (.npz).
+
+    maps  function that returns the attention maps of the inputs, which a page also shows
+    """
     if as_json:
-        document(maps.document())
+        document(found.document())
     else:
-        table(maps.rows())
-    if out is not None and out.suffix.lower() == ".npz":
-        maps.save(out)
-    elif out is not None:
-        for note in maps.page(out) if out.suffix.lower() == ".html" else maps.draw(out):
-            print(f"manyheads: {note}", file=sys.stderr)
+        table(found.rows())
+    if out is None:
+        return
+    if out.suffix.lower() == ".npz":
+        return found.save(out)
+    for note in found.page(out, *maps()) if out.suffix.lower() == ".html" else found.draw(out):
+        print(f"manyheads: {note}", file=sys.stderr)
 
 
 def print_scores(scores: Mapping[str, Mapping[str, JsonMapping]]) -> None:

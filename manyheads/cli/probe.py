@@ -1,4 +1,4 @@
-"""The command `manyheads probe`: find attention heads that follow syntactic dependencies or find antecedents."""
+"""The command `manyheads probe`: find attention heads by their function, or by the dependencies that they follow."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from manyheads.cli.output import check_file, document, table
+from manyheads.cli.output import check_file, document, report, table
 from manyheads.cli.parser import JSON, MODEL, Flag, Option, Verbs, whole
+from manyheads.errors import UserError
 from manyheads.files import PICTURES
 
 if TYPE_CHECKING:
@@ -22,10 +23,11 @@ MAX_RELATIONS = 14  # number of relations that are listed without --all
 
 def add(verbs: Verbs) -> None:
     verbs.add(
-        "probe", _probe, "find the heads that follow dependencies, and those that find antecedents", MODEL, JSON,
-        Option("--treebank", "FILE", "sentences with dependency trees, in CoNLL-U", required=True),
+        "probe", _probe, "find induction heads, or with a treebank the heads that follow dependencies", MODEL, JSON,
+        Option("--treebank", "FILE", "sentences with dependency trees, in CoNLL-U; without it, find induction, "
+               "previous-token and duplicate-token heads on repeated random tokens"),
         Option("--train", "FILE", "a second treebank, to train parsers on attention weights alone"),
-        Option("--out", "FILE", "heat map of heads by relations, .png, .svg or .pdf", Path),
+        Option("--out", "FILE", "heat map of the heads, .png, .svg or .pdf", Path),
         Flag("--all", "list every relation"),
         Option("--minimum", "N", f"omit relations with fewer words (default: {MINIMUM})",
                whole(1, 10**9), default=MINIMUM),
@@ -36,7 +38,13 @@ def add(verbs: Verbs) -> None:
 
 def _probe(options: argparse.Namespace) -> None:
     if options.out is not None:
-        check_file(options.out, PICTURES, "expected a picture, a name that ends in .png, .svg or .pdf")
+        named = "expected a picture, a name that ends in .png, .svg or .pdf"
+        if options.treebank is None:
+            check_file(options.out, (*PICTURES, ".npz"), f"{named}, or arrays (.npz)")
+        else:
+            check_file(options.out, PICTURES, named)
+    if options.treebank is None:
+        return _detect(options)
     from manyheads.analysis.heads.dependency import draw_heads
     from manyheads.data.readers.treebank import read_treebank
 
@@ -57,6 +65,16 @@ def _probe(options: argparse.Namespace) -> None:
         _print(results, options.minimum, options.all)
     if options.out is not None:  # The figure is drawn last, so that the results are printed even if drawing fails.
         draw_heads(results.dependencies, options.out, options.minimum)
+
+
+def _detect(options: argparse.Namespace) -> None:
+    """Print the best heads of each detector."""
+    if options.train is not None or options.all or options.skip_bad_lines:
+        raise UserError("--train, --all and --skip-bad-lines apply to a treebank: add --treebank FILE")
+    from manyheads.tasks.heads.detection import detect_heads
+    from manyheads.tasks.loading import load
+
+    report(detect_heads(load(options.model)), options.out, as_json=options.json)
 
 
 def _print(results: Probe, minimum: int, everything: bool) -> None:

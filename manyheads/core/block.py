@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Literal
 
@@ -23,7 +24,7 @@ from manyheads.errors import UserError
 class Block(nn.Module):
     """Transformer block: self-attention, optional cross-attention and a feed-forward network.
 
-    Each sublayer has a residual connection and a layer norm.
+    Each sublayer has a residual connection and a layer norm. If `feed_forward` is None, the block has only attention.
 
     norm       "post": norm(x + f(x)) as Vaswani 2017, section 3.1; "pre": x + f(norm(x)).
     dropout    probability of dropping an element of a sublayer's output during training (section 5.4).
@@ -37,7 +38,7 @@ class Block(nn.Module):
     def __init__(
         self,
         attention: Attention,
-        feed_forward: FeedForward | Experts,
+        feed_forward: FeedForward | Experts | None,
         cross: Attention | None = None,
         *,
         norm: Literal["post", "pre"] = "post",
@@ -59,7 +60,7 @@ class Block(nn.Module):
         self.cross = cross
         self.cross_norm = None if cross is None else norm_type(width, eps=norm_eps)
         self.feed_forward = feed_forward
-        self.feed_forward_norm = norm_type(width, eps=norm_eps)
+        self.feed_forward_norm = None if feed_forward is None else norm_type(width, eps=norm_eps)
         self.attention_scale = None if scale is None else nn.Parameter(torch.full((width,), scale))
         self.feed_forward_scale = None if scale is None else nn.Parameter(torch.full((width,), scale))
         self.tap = Tap("residual")  # hook that records or edits the output of the block
@@ -112,6 +113,8 @@ class Block(nn.Module):
 
         The arguments mask and cache are for subclasses whose last sublayer mixes neighboring positions.
         """
+        if self.feed_forward is None or self.feed_forward_norm is None:
+            return x
         feed_forward: Callable[[Tensor], Tensor] = self.feed_forward
         if isinstance(self.feed_forward, Experts) and mask is not None and cache is None:
             feed_forward = partial(self.feed_forward, lengths=mask.key_lengths)
@@ -151,6 +154,7 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.norm = norm
         self.checkpointing = False
+        self.first = 0  # index of the first block that `forward` runs; see `starting_at`
         self.tap = Tap("residual")  # hook that records or edits the input of the first block
 
     def forward(
@@ -170,7 +174,8 @@ class Stack(nn.Module):
         """
         recompute = self.checkpointing and torch.is_grad_enabled() and cache is None and not self._has_active_tap()
         x = self.tap.on("residual", x)
-        for layer, (block, mask_of_block) in enumerate(zip(self.blocks, self.masks(mask), strict=True)):
+        blocks = [*enumerate(zip(self.blocks, self.masks(mask), strict=True))]
+        for layer, (block, mask_of_block) in blocks[self.first :]:
             apply = partial(checkpoint, block, use_reentrant=False) if recompute else block
             x = apply(
                 x, mask=mask_of_block, bias=bias, memory=memory, memory_mask=memory_mask, cache=cache, layer=layer,
@@ -235,6 +240,20 @@ class BandedStack(Stack):
         mask = mask or Mask()
         banded = mask & Mask(window=self.window - 1, offset=mask.offset)
         return [banded if layer % 2 else mask for layer in range(len(self.blocks))]
+
+
+@contextmanager
+def starting_at(stack: Stack, layer: int) -> Iterator[None]:
+    """Run only the blocks from index `layer` on while the `with` block runs, so that the input of this block is reused.
+
+    An edit of the input of the stack (`manyheads.edit`) supplies the input of this block. With the number of blocks as
+    `layer`, only the final norm runs.
+    """
+    stack.first = layer
+    try:
+        yield
+    finally:
+        stack.first = 0
 
 
 def trainable_stacks(model: nn.Module) -> list[Stack]:

@@ -25,6 +25,7 @@ from typing import Literal, get_args
 import torch
 
 from manyheads.core.block import Block, Stack
+from manyheads.core.layers import FeedForward
 from manyheads.core.runtime import processor
 from manyheads.errors import UserError
 from manyheads.files import WriteError, write_json
@@ -91,6 +92,7 @@ def key(stack: Stack, precision: str, threads: int, *, steps: bool) -> str:
     """Return the name under which the times of a stack are stored. It contains everything on which they depend."""
     block = stack.blocks[0]
     assert isinstance(block, Block)
+    assert isinstance(block.feed_forward, FeedForward)
     own, hidden = block.attention, block.feed_forward.expand.out_features
     sizes = f"{own.query.in_features} wide, {own.heads} heads of {own.head_width}, {hidden} hidden"
     work = f"{'pre' if block.norm_first else 'post'}-norm{', cross' if block.cross else ''}{', steps' if steps else ''}"

@@ -103,7 +103,8 @@ class FusedStack(Stack):
                 [block.attention_norm, block.feed_forward_norm], [part for part in _parts(block)[1] if len(part[0])],
                 block.attention.heads, block.norm_first, ACTIVATION_NAMES[block.feed_forward.activation], self._dtype,
             )
-            for block in self.plain.blocks if isinstance(block, Block)
+            for block in self.plain.blocks
+            if isinstance(block, Block) and block.feed_forward is not None and block.feed_forward_norm is not None
         ]  # fmt: skip
 
     def forward(
@@ -289,6 +290,7 @@ def _parts(block: Block) -> tuple[list[Tensor], list[tuple[Tensor, Tensor | None
     """
     attention, cross, feed_forward = block.attention, block.cross, block.feed_forward
     assert isinstance(feed_forward, FeedForward)
+    assert block.feed_forward_norm is not None
     three = (attention.query, attention.key, attention.value)
     bias = None if attention.query.bias is None else torch.cat([layer.bias for layer in three])
     qkv = torch.cat([layer.weight for layer in three]), bias

@@ -80,8 +80,7 @@ def _computed(config: GPTConfig) -> dict[str, Tensor | None]:
     """Return further tensors that a file may contain: causal masks of older versions, and biases that are zero."""
     tensors = _masks(config)
     if not config.bias:
-        assert config.feed_forward != "experts"
-        hidden = config.feed_forward or 4 * config.width
+        hidden = config.feed_forward if isinstance(config.feed_forward, int) else 4 * config.width
         sizes = {"attn.c_attn": 3 * config.width, "mlp.c_fc": hidden}
         names = [name.format(layer) for layer in range(config.layers) for name in _BIASES]
         for name in [*names, *(["ln_f.bias"] if config.norm == "pre" else [])]:
@@ -152,8 +151,8 @@ class _Hidden(Setting):
     """Conversion of the number of hidden units in the feed-forward networks."""
 
     def to_theirs(self, ours: JsonMapping) -> JsonObject:
-        if ours[self.ours] == "experts":
-            raise UserError("feed_forward is 'experts'; only dense feed-forward networks can be represented")
+        if isinstance(kind := ours[self.ours], str):
+            raise UserError(f"feed_forward is {kind!r}; only dense feed-forward networks can be represented")
         return super().to_theirs(ours)
 
 
@@ -202,7 +201,7 @@ GPT2 = Family(
             _Hidden("feed_forward", "n_inner", default=None),
             activation("activation_function", "gelu_new", tanh="gelu_new"),
         ),
-        {"norm": "pre", "window": None},
+        {"norm": "pre", "window": None, "positions": "learned"},
         _PLAIN_ATTENTION,
     ),
     _weights("wte", "wpe", "lm_head.weight"),
@@ -215,7 +214,7 @@ OPENAI_GPT = Family(
         # In these files, "gelu" means the tanh approximation of GELU.
         (Choice("activation", ("afn",), {"gelu_tanh": [("gelu",)], "relu": [("relu",)],
                                          "silu": [("silu",), ("swish",)]}, default=("gelu",)),),
-        {"norm": "post", "feed_forward": None, "window": None},
+        {"norm": "post", "feed_forward": None, "window": None, "positions": "learned"},
         {},
     ),
     _weights("tokens_embed", "positions_embed", "lm_head.weight"),

@@ -185,15 +185,19 @@ class SeparableBlock(Block):
     """Transformer block whose last sublayer mixes neighboring positions by convolutions."""
 
     def _transition(self, x: Tensor, mask: Mask | None, cache: KVCache | None, layer: int) -> Tensor:
+        transition, norm = self.feed_forward, self.feed_forward_norm
+        assert transition is not None
+        assert norm is not None
+
         def convolve(x: Tensor) -> Tensor:
             if cache is not None:
                 assert isinstance(cache, StepCache)
-                return self.feed_forward(*cache.inputs_with(layer, x))[:, -x.shape[1] :]
+                return transition(*cache.inputs_with(layer, x))[:, -x.shape[1] :]
             lengths = None if mask is None else mask.key_lengths
             real = None if lengths is None else _real_mask(lengths, x.shape[1])
-            return self.feed_forward(x, real)
+            return transition(x, real)
 
-        return self._residual(x, convolve, self.feed_forward_norm)
+        return self._residual(x, convolve, norm)
 
 
 class StepCache(KVCache):

@@ -140,6 +140,14 @@ _GPT: dict[str, Settings] = {
             ("175b", 96, 12_288, 96),
         )
     },
+    # a model small enough that each of its heads can be studied (Olsson 2022)
+    "gpt/attention-only": {
+        **_nano(2, 128, 4, 128, 0.0),
+        "vocab": 1024,
+        "feed_forward": "none",
+        "positions": "infused",
+        "bias": True,
+    },
     "gpt2/nano": _nano(4, 128, 4, 64, 0.0),  # a model small enough for a CPU
     "gpt2/baby": _nano(6, 384, 6, 256, 0.2),  # a model for training on a single GPU
 }

@@ -1,4 +1,4 @@
-"""Predictor for an architecture that Manyheads does not build: attention maps and lens through `transformers`.
+"""Predictor for an architecture that Manyheads does not build: maps, lens and explanations through `transformers`.
 
 The library builds the model and runs it with eager attention. Maps are its output `attentions`, and states are its
 output `hidden_states`. Nothing but tensors is loaded: Manyheads reads config.json and the safetensors files itself, and
@@ -21,12 +21,15 @@ from manyheads.analysis.lens import LayerStates, Lens
 from manyheads.analysis.maps import AttentionMaps, Layer, Side
 from manyheads.analysis.maps.layers import known_axis
 from manyheads.analysis.maps.recording import select_indices, to_indices
+from manyheads.analysis.readout import Names, Readout
 from manyheads.calls import checked_methods
+from manyheads.core.config import TargetKind
 from manyheads.core.runtime import ComputeConfig
 from manyheads.errors import UserError, extra, shown
 from manyheads.files import read_json
-from manyheads.interop.tokenizer import TOKENIZER_CONFIG, TOKENIZERS, read_tokenizers
+from manyheads.interop.tokenizer import MASKS, TOKENIZER_CONFIG, TOKENIZERS, read_tokenizers
 from manyheads.interop.weights import read_safe
+from manyheads.tasks.explaining import ExplainsTexts
 from manyheads.tasks.predictor import ModelWithTokenizer
 from manyheads.tasks.tokenized_text import SHORTEN, tokenized, tokenized_ids
 
@@ -46,17 +49,33 @@ class _Input(NamedTuple):
     title: str
 
 
-@checked_methods
-class TransformersPredictor(ModelWithTokenizer[Any]):
-    """Predictor for a model of `transformers`, with attention maps and a logit lens."""
+class _Logits(nn.Module):
+    """Model of the library whose only output is the logits.
 
-    verbs: ClassVar = ("attend", "lens")
+    pad  id of the padding token, or None
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model, self.pad = model, model.config.pad_token_id
+
+    def forward(self, ids: Tensor) -> Tensor:
+        logits: Tensor = self.model(ids).logits
+        return logits
+
+
+@checked_methods
+class TransformersPredictor(ExplainsTexts, ModelWithTokenizer[Any]):
+    """Predictor for a model of `transformers`, with attention maps, a logit lens and explanations by gradients."""
+
+    verbs: ClassVar = ("attend", "lens", "explain")
     done: ClassVar = "read"
     labels: Sequence[object] = ()
 
     @property
     def supported(self) -> tuple[str, ...]:
-        return self.verbs if self.model.get_output_embeddings() is not None else ("attend",)
+        lens, single = self.model.get_output_embeddings() is not None, not self.model.config.is_encoder_decoder
+        return ("attend", *["lens"] * lens, *["explain"] * single)
 
     @property
     def _max_tokens(self) -> int | None:
@@ -119,12 +138,43 @@ class TransformersPredictor(ModelWithTokenizer[Any]):
 
         Raises UserError for a model whose logits are not a function of the last layer's states.
         """
-        if self.supported == ("attend",):
+        if "lens" not in self.supported:
             raise UserError(f"{self.path}: {type(self.model).__name__} predicts no words, so it has no lens")
         given = self._input(text, pair, target, truncate)
         with self.compute.autocast():
             states = self._states(given.arguments)
             return Lens.of(states, str(self.path), given.title, given.target.tokens, self._words().name, top)
+
+    def readout(self, text: str, *, truncate: bool = False) -> Readout:
+        """Return the prediction for a text: its label, the first masked word, or the token that follows it.
+
+        Raises UserError for an encoder-decoder, and for a model with another prediction.
+        """
+        kind = type(self.model).__name__
+        if "explain" not in self.supported:
+            raise UserError(f"{self.path}: {kind} has two inputs: explanations need a model with one")
+        given = self._input(text, None, None, truncate)
+        ids, config = given.arguments["input_ids"], self.model.config
+        names, position = self._words(), None
+        target: TargetKind = "classes"
+        if kind.endswith("ForSequenceClassification"):
+            names = Names.of_labels([config.id2label[index] for index in range(config.num_labels)])
+            several = config.problem_type == "multi_label_classification"
+            target = "regression" if config.num_labels == 1 else "multi-label" if several else "classes"
+        elif kind.endswith("ForMaskedLM"):
+            masks = [at for at, token in enumerate(given.source.tokens) if token in MASKS]
+            position = masks[0] if masks else None
+            if position is None:
+                raise UserError(f"the text has no mask: write {' or '.join(MASKS)} in place of the word to predict")
+        elif "lens" in self.supported:
+            position = ids.shape[1] - 1
+        else:
+            raise UserError(f"{self.path}: {kind} predicts neither a label nor a word")
+
+        return Readout(
+            _Logits(self.model), (ids,), lambda logits: logits if position is None else logits[:, position], names,
+            position, given.source, str(self.path), given.title, None, target, self.model.get_input_embeddings(),
+        )  # fmt: skip
 
     def _states(self, arguments: Mapping[str, Tensor]) -> LayerStates:
         """Return the states of all layers, with a function to logits that replaces the states below the head."""

@@ -14,6 +14,7 @@ from manyheads.analysis.lens import LayerStates, Lens, Tuned, TunedLens, layer_s
 from manyheads.calls import checked_methods
 from manyheads.core.interface import Generates
 from manyheads.errors import UserError
+from manyheads.tasks.inputs import rows_of
 from manyheads.tasks.predictor import M, ModelWithTokenizer
 from manyheads.tasks.tokenized_text import displayed
 
@@ -40,7 +41,7 @@ class HasLens(ModelWithTokenizer[M]):
         if not 1 <= steps <= MAX_STEPS:
             raise UserError(f"steps is {steps}: expected 1 to {MAX_STEPS:,}")
         with self.compute.autocast():
-            states = map(self._states, self._tuning_inputs(texts))
+            states = map(self._states, self._tuning_inputs(rows_of(texts)[0]))
             return tune(states, self.model, str(self.path), steps=steps, seed=seed)
 
     def _tuning_inputs(self, texts: Sequence[str]) -> Iterable[Sequence[Tensor | None]]:

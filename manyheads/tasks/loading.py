@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 from manyheads.calls import checked
 from manyheads.core.config import Precision
@@ -81,9 +81,8 @@ def load(
     try:
         loaded = load_directory(model)
     except UnknownArchitecture as error:
-        from manyheads.tasks.foreign import load_foreign
-
-        return cast(LoadedModel, load_foreign(model, error, prepare(precision, threads, device=device)))
+        load_foreign: Callable[..., LoadedModel] = import_module("manyheads.tasks.foreign").load_foreign
+        return load_foreign(model, error, prepare(precision, threads, device=device))
     head = loaded.model.head_name
     for row in PREDICTORS:
         models = [FAMILIES[family].model for family in row.families]

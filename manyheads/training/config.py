@@ -16,6 +16,7 @@ RESUMABLE = (
     "validate_every",
     "log_every",
     "keep_every",
+    "keep_steps",
     "shard",
     "tensor_parallel",
     "checkpointing",
@@ -68,6 +69,8 @@ class TrainingConfig(Config):
     checkpoint_every  steps between checkpoints
     keep_every        epochs between two models that are saved as kept/epoch-0 (before training), kept/epoch-N, ... They
                       show how a model changes during training. With none, no such models are saved
+    keep_steps        steps between two models that are saved as kept/step-0, kept/step-N, ... With none, no such models
+                      are saved
     log_every         steps between two lines of the training log metrics.jsonl
     skip_nonfinite    maximum number of steps that may be skipped because their loss or gradient is not finite. The run
                       stops if there are more. A skipped step changes no weight
@@ -111,6 +114,7 @@ class TrainingConfig(Config):
     validate_every: Count | None = None
     checkpoint_every: Count = 500
     keep_every: Count | None = None
+    keep_steps: Count | None = None
     log_every: Count = 50
     skip_nonfinite: Annotated[int, Range(0, 10**9)] = 0
     metric: str | None = None

@@ -128,6 +128,8 @@ def run_steps(
             log.validation(session.validate())
         if config.keep_every is not None and not counters.index and counters.epoch % config.keep_every == 0:
             session.strategy.save(partial(session.objective.save, session.out / KEPT / f"epoch-{counters.epoch}"))
+        if config.keep_steps is not None and counters.step % config.keep_steps == 0:
+            session.strategy.save(partial(session.objective.save, session.out / KEPT / f"step-{counters.step}"))
         if (reason := reached_end(config, counters)) is not None:
             return _finish(session, log, reason)
         group = log.next_group(groups)

@@ -8,6 +8,7 @@ state/checkpoint-*     see `checkpoints.py`
 state/finished.json    summary of a finished run; its model is saved in the run directory itself
 state/lock             file that the training process keeps locked; it contains the process id
 kept/epoch-N           model after N epochs, if `training.keep_every` is set
+kept/step-N            model after N steps, if `training.keep_steps` is set
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from manyheads import cli
@@ -91,10 +92,28 @@ def test_bad_input_is_reported(
     assert message in capsys.readouterr().err
 
 
+def test_without_a_treebank_heads_are_detected(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["probe", str(model), "--out", str(tmp_path / "heads.npz")]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert {(row[-4], row[-2]) for row in rows if row[0] == "induction"} == {
+        ("0", "0"),
+        ("0", "1"),
+        ("1", "0"),
+        ("1", "1"),
+    }
+    with np.load(tmp_path / "heads.npz") as arrays:
+        assert arrays["previous_token"].shape == (2, 2)
+        assert arrays["previous_token.columns"].tolist() == ["head 0", "head 1"]
+    assert cli.main(["probe", str(model), "--json", "--out", str(tmp_path / "heads.png")]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [panel["title"] for panel in report["maps"]] == ["induction", "previous token", "duplicate token"]
+    assert (tmp_path / "heads.png").stat().st_size > 5000
+
+
 def test_a_missing_treebank_and_minimum_are_reported(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["probe", str(model)]) == 2
+    assert cli.main(["probe", str(model), "--train", str(tmp_path / "none.conllu")]) == 2
     assert "--treebank" in capsys.readouterr().err
     assert probe(model, tmp_path / "none.conllu") == 2
     assert "no such file; give one treebank file" in capsys.readouterr().err

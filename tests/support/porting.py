@@ -24,6 +24,8 @@ def port_attention(theirs: nn.MultiheadAttention, ours: Attention) -> None:
 
 def port_block(theirs: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer, ours: Block) -> None:
     port_attention(theirs.self_attn, ours.attention)
+    assert ours.feed_forward is not None
+    assert ours.feed_forward_norm is not None
     norms = [ours.attention_norm]
     if isinstance(theirs, nn.TransformerDecoderLayer):
         assert ours.cross is not None

@@ -13,7 +13,6 @@ from PIL import Image
 
 from manyheads.analysis.drawing import save_and_report, short_name
 from manyheads.analysis.heat_maps import HeatMaps
-from manyheads.analysis.maps.page import picture_data
 from manyheads.analysis.maps.picture_of_image import COLD, HEAT, OPAQUE, Color, heat_scale, muted
 from manyheads.analysis.maps.sides import Side
 from manyheads.calls import checked_methods
@@ -72,6 +71,8 @@ class Explanation(HeatMaps):
         return f"{line}: sum {self.values.sum():.4g}, difference of scores {self.difference:.4g}"
 
     def _repr_html_(self) -> str:
+        from manyheads.analysis.maps.page import picture_data
+
         words = self.words()
         if words.side is None:
             return f"<p>{escape(repr(self))}</p><img src='{picture_data(self.overlay())}'>"
@@ -161,7 +162,8 @@ class Explanation(HeatMaps):
         A few extreme pixels exceed the limits, because the scale would otherwise be too wide for all others.
         """
         largest = float(np.quantile(np.abs(self.values), 1 - OUTLIERS if self.side is None else 1.0)) or 1.0
-        return (-largest if (self.values < 0).any() else float(self.values.min()), largest)
+        low = float(self.values.min())
+        return (-largest if low < 0 else low if low < largest else 0.0, largest)
 
     @property
     def hues(self) -> tuple[Color, Color]:

@@ -10,8 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from manyheads.analysis.lens.layers import LayerStates, predictions
-from manyheads.analysis.lens.page import frame, html_page
-from manyheads.analysis.lens.picture import draw_lens
 from manyheads.analysis.lens.tuned import TunedLens
 from manyheads.analysis.lens.values import LensValues
 from manyheads.calls import checked_methods
@@ -54,6 +52,8 @@ class Lens(LensValues):
         )  # fmt: skip
 
     def _repr_html_(self) -> str:
+        from manyheads.analysis.lens.page import frame
+
         return frame(self)
 
     def page(self, path: str | Path) -> None:
@@ -63,6 +63,8 @@ class Lens(LensValues):
 
             >>> gpt.lens("the cat").page("lens.html")
         """
+        from manyheads.analysis.lens.page import html_page
+
         write(Path(path), html_page(self))
 
     def draw(self, path: str | Path) -> list[str]:
@@ -73,4 +75,6 @@ class Lens(LensValues):
 
         Raises UserError for a text that is too long for a picture.
         """
+        from manyheads.analysis.lens.picture import draw_lens
+
         return draw_lens(self, path)

@@ -85,7 +85,7 @@ def _draw_image(lens: LensValues, figure: Figure) -> float:
         image = panel.imshow(cells, cmap=heat, norm=scale, extent=(0, across, down, 0), interpolation="nearest")
         panel.set(xlim=(0, 1), ylim=(1, 0))
         panel.set_title(f"{name}\n{_short(words[0][0])} {p[0, 0]:.0%}", fontsize=7, parse_math=False)
-    bar = figure.colorbar(image, ax=panels, pad=0.01, format="%d")
+    bar = figure.colorbar(image, ax=panels, pad=0.01, aspect=30, format="%d")
     bar.set_label(f"rank of {lens.answers[0]}", fontsize=8, parse_math=False)
     bar.ax.tick_params(labelsize=7)
     return wide

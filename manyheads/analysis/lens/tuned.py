@@ -32,8 +32,6 @@ NUMBERS = 2**27  # maximum number of values in the states of all layers, which s
 MIN_POSITIONS = 100
 TENSORS = ("matrices", "biases", "kl")
 
-Tuned: TypeAlias = "TunedLens | str | Path | None"  # a tuned lens, or its file
-
 
 @dataclass(frozen=True)
 class TunedLens:
@@ -91,6 +89,9 @@ class TunedLens:
             raise UserError(f"{path}: this tuned lens was trained for {about['model']}, whose weights are different")
         device = next(model.parameters()).device
         return cls(about["model"], about["weights"], found[0].to(device), found[1].to(device), found[2].numpy())
+
+
+Tuned: TypeAlias = TunedLens | str | Path | None  # a tuned lens, or its file
 
 
 @torch.enable_grad()

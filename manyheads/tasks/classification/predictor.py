@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 class Classifier(TextPredictor[Model[Config]], Reranker, ExplainsTexts):
     """Text classifier with its tokenizer, as returned by `manyheads.load`."""
 
-    verbs: ClassVar = ("classify", "embed", "rerank", "attend", "explain", "evaluate")
+    verbs: ClassVar = ("classify", "embed", "rerank", "attend", "explain", "patch", "evaluate")
     done: ClassVar = "classified"
 
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:

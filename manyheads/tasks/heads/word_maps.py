@@ -142,7 +142,7 @@ class WordReader:
         pad_id = self.model.source_pad if isinstance(self.model, EncoderDecoder) else self.model.pad or 0
         padded = torch.from_numpy(pad(texts, pad_id))
         lengths = torch.tensor([len(ids) for ids in texts])
-        maps = self._token_maps(padded, lengths)
+        maps = self.token_maps(padded, lengths)
         if statistics is not None:
             statistics.add(maps, lengths, self._special(padded, lengths))
         self.layers = tuple(maps)
@@ -158,7 +158,7 @@ class WordReader:
         for number, words, padded_maps in zip(numbers, pieces, merged, strict=True):
             yield WordMaps(number, padded_maps[..., : len(words), : len(words)], [bool(word) for word in words])
 
-    def _token_maps(self, padded: Tensor, lengths: Tensor) -> dict[str, Tensor]:
+    def token_maps(self, padded: Tensor, lengths: Tensor) -> dict[str, Tensor]:
         """Return the attention maps between tokens for each layer and step, (B, H, T, T).
 
         In a model with adaptive halting, the attention weights of a halted position are zero, even if other positions

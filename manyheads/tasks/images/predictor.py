@@ -185,7 +185,7 @@ class ImageEncoder(TrainedModel[ReadsImages[Config]]):
 class ImageClassifier(ImageEncoder):
     """Image classifier with labels, as returned by `manyheads.load`."""
 
-    verbs: ClassVar = ("classify", "embed", "attend", "lens", "explain", "evaluate")
+    verbs: ClassVar = ("classify", "embed", "attend", "lens", "explain", "patch", "evaluate")
 
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:
         if not loaded.model.labels:

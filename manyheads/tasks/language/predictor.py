@@ -72,7 +72,7 @@ Stream = Callable[[int, str], None]
 class LanguageModel(HasLens[GPT | UniversalSequence], ExplainsTexts):
     """Trained language model with its tokenizer, as returned by `manyheads.load` for GPT and GPT-2."""
 
-    verbs: ClassVar = ("generate", "attend", "lens", "explain", "evaluate")
+    verbs: ClassVar = ("generate", "attend", "lens", "explain", "patch", "evaluate")
     done: ClassVar = "read or written"
 
     def generate(

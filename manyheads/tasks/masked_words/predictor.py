@@ -70,7 +70,7 @@ class Fill(NamedTuple):
 class MaskedLanguageModel(HasLens[Bert], TextPredictor[Bert], ExplainsTexts):
     """BERT with a head for predicting masked words, and its tokenizer, as returned by `manyheads.load`."""
 
-    verbs: ClassVar = ("fill", "embed", "attend", "lens", "explain", "evaluate")
+    verbs: ClassVar = ("fill", "embed", "attend", "lens", "explain", "patch", "evaluate")
     stack: ClassVar = "encoder"
 
     def __init__(self, loaded: directory.Loaded, compute: ComputeConfig) -> None:

@@ -14,5 +14,5 @@ def test_explicit_mode_covers_every_attention_and_ends_with_the_block() -> None:
 
 def test_every_cost_is_a_ratio_of_measured_times() -> None:
     found = recording.measure(repeats=2, threads=None, name="tiny")
-    assert set(found["seconds"]) == {"nothing", "one head", "explicit", "everything"}
+    assert set(found["seconds"]) == {"nothing", "one head", "explicit", "everything", "everything and head outputs"}
     assert all(0 < ratio["min"] <= ratio["median"] <= ratio["max"] for ratio in found["cost"].values())

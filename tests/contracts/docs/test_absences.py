@@ -43,7 +43,6 @@ FEATURES: dict[str, str | dict[str, Any]] = {
     "name (direct_)?logit_?attribution|dla": "direct_logit_attribution",
     "name (path_|attribution_|activation_)?patching|patch_sweep": "attribution_patching",
     "name abnar|inductive_?bias": "transfer_inductive_bias",
-    "name any_?model|foreign_?model|generic_?model": "attend_any_model",
     "name augmix": "AugMix",
     "name back_?translat(e|ion)": "backtranslation",
     "name convnext|swin": "ConvNeXt",

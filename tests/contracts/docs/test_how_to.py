@@ -17,7 +17,7 @@ from manyheads.data.readers.labeled import Labeled
 from manyheads.models import conv_attention, nonlocal_net, resnet, transformer, universal, vit
 from papers.universal.digit_strings import digit_tokenizer
 from tests.paths import ROOT
-from tests.support.services import bert
+from tests.support.services import bert, language_model
 
 GUIDES = ROOT / "docs" / "how-to"
 WORDS: dict[str, Any] = {"source_vocab": 20, "target_vocab": 20, "pad": 0, "end": 1, "start": 0}
@@ -179,3 +179,14 @@ def test_costs_of_partial_training_are_those_of_the_records() -> None:
         assert f"{record['metrics']['accuracy']['value']:.3f}" == accuracy
         if minutes != "not measured":
             assert f"{record['evidence']['seconds'] / 60:.1f} min" == minutes
+
+
+def test_a_lens_is_read_and_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts.txt").write_text("the cat sat on the mat\n" * 40)
+    names = run(
+        "read-a-lens", {"runs/language-modeling": manyheads.load(language_model(tmp_path / "gpt"))}, monkeypatch
+    )
+    assert names["lens"].tuned
+    assert names["tuned"].kl.shape == (2, len(names["lens"].layers))
+    assert (tmp_path / "lens.html").exists()

@@ -224,14 +224,25 @@ def test_every_key_of_transformers_is_handled(kind: str) -> None:
 def test_every_preset_has_a_form(name: str) -> None:
     with torch.device("meta"):
         family = directory.family_of(GPT(preset(name)))[0]
-    windowed = directory.FAMILIES["manyheads-gpt"]  # no other tool opens a GPT-3
-    assert family is {"gpt": OPENAI_GPT, "gpt2": GPT2, "gpt3": windowed}[name.partition("/")[0]]
-    if family is not windowed:
+    own = directory.FAMILIES["manyheads-gpt"]  # no other tool opens a GPT-3, or a GPT without feed-forward networks
+    kind = "own" if name == "gpt/attention-only" else name.partition("/")[0]
+    assert family is {"gpt": OPENAI_GPT, "gpt2": GPT2, "gpt3": own, "own": own}[kind]
+    if family is not own:
         assert GPTConfig(**family.settings.to_ours(family.settings_of(preset(name)))) == preset(name)
 
 
-def test_other_shapes_keep_our_format(tmp_path: Path) -> None:
-    model = ours("openai-gpt", feed_forward=20, activation="gelu", bias=False)
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("openai-gpt", {"feed_forward": 20, "activation": "gelu", "bias": False}),
+        ("gpt2", {"feed_forward": "none"}),
+        ("gpt2", {"feed_forward": "none", "bias": False}),
+        ("gpt2", {"positions": "infused"}),
+        ("openai-gpt", {"positions": "infused"}),
+    ],
+)
+def test_other_shapes_keep_our_format(kind: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    model = ours(kind, **settings)
     assert directory.save(tmp_path, model, None) == "manyheads-gpt"
     loaded = directory.load(tmp_path).model
     assert loaded.config == model.config

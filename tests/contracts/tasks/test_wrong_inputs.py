@@ -35,7 +35,7 @@ RIGHT: dict[str, Any] = {
     "sources": [TEXT], "targets": [TEXT], "question": "a cat?", "context": TEXT, "pairs": [("a cat?", TEXT)],
     "sampling": Sampling(), "others": [], "arrays": [PIXELS], "batches": [torch.zeros(1, 1, 8, 8)], "rows": ["one"],
     "sizes": [(8, 8)], "query": TEXT, "queries": [TEXT], "documents": [TEXT],
-    "clips": None, "data": None, "max_tokens": 1,
+    "clips": None, "data": None, "max_tokens": 1, "clean": TEXT, "corrupt": TEXT,
 }  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def predictors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-def fault(method: Callable[..., Any], *values: Any, right: bool = False, **others: Any) -> str:
+def fault(method: Callable[..., Any], /, *values: Any, right: bool = False, **others: Any) -> str:
     """Return a description of a result or an error that users must not meet, otherwise an empty string."""
     try:
         result = method(*values, **others)

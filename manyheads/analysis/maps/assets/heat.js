@@ -1,6 +1,7 @@
 // Heat maps of an analysis, above the attention maps of its inputs: effects of patches, or parts that explain a prediction.
 
 const SEEN = 0.85; // opacity of the strongest place of an image
+const PIXELS = 2000; // places of an image, from which on they are pixels
 
 /** A number with three digits, and its sign. */
 const amount = (value) => (value < 0 ? "−" : "") + Number(Math.abs(value).toPrecision(3));
@@ -9,13 +10,16 @@ class Heat {
   constructor({ title, model, unit, maps }) {
     this.said = el("div", { className: "readout", "aria-live": "polite" });
     this.painters = [];
-    this.limit = Math.max(...maps.map((map) => Math.max(...map.values.flat().map(Math.abs)))) || 1;
+    const pictured = maps.every((map) => map.picture), values = maps.flatMap((map) => map.values.flat()).sort((a, b) => Math.abs(a) - Math.abs(b));
+    // A few extreme pixels exceed the limit, because the scale would otherwise be too wide for all others.
+    this.limit = Math.abs(values[pictured ? Math.floor((values.length - 1) * (values.length > PIXELS ? 0.99 : 1)) : values.length - 1]) || 1;
+    this.low = pictured && values.every((value) => value >= 0) ? values[0] : null; // of a scale without negative values
     this.unit = unit;
     const legend = el("span", { className: "ramp" });
     this.painters.push(() => {
-      const picture = maps.every((map) => map.picture), stops = Array.from({ length: 17 }, (_, at) => at / 8 - 1);
-      const tints = stops.map((part) => (picture ? this.veil(part) : `rgb(${color(part).join(" ")})`));
-      legend.replaceChildren(amount(-this.limit), el("i", { style: `background: linear-gradient(90deg, ${tints.join(", ")})` }), amount(this.limit), ` ${unit}`);
+      const stops = Array.from({ length: 17 }, (_, at) => (this.low === null ? at / 8 - 1 : at / 16));
+      const tints = stops.map((part) => (pictured ? this.veil(part) : `rgb(${color(part).join(" ")})`));
+      legend.replaceChildren(amount(this.low ?? -this.limit), el("i", { style: `background: linear-gradient(90deg, ${tints.join(", ")})` }), amount(this.limit), ` ${unit}`);
     });
     this.root = el("section", { className: "panel heat", "aria-label": title },
       el("header", {}, el("h2", {}, model), el("p", { className: "input" }, title)), legend,
@@ -25,7 +29,7 @@ class Heat {
   }
 
   paint() { for (const painter of this.painters) painter(); }
-  veil(part) { return `rgb(${(part < 0 ? ramp.cold : ramp.heat).join(" ")} / ${(Math.abs(part) * SEEN).toFixed(3)})`; }
+  veil(part) { return `rgb(${(part < 0 ? ramp.cold : ramp.heat).join(" ")} / ${(Math.min(1, Math.abs(part)) * SEEN).toFixed(3)})`; }
 
   tell(map, row, column) {
     const where = map.picture ? `row ${row}, column ${column}` : map.rows.length > 1 ? [map.rows[row], " · ", el("b", {}, map.columns[column])] : el("b", {}, map.columns[column]);
@@ -85,7 +89,7 @@ class Heat {
       const context = canvas.getContext("2d");
       context.clearRect(0, 0, columns, rows);
       map.values.forEach((values, row) => values.forEach((value, column) => {
-        context.fillStyle = this.veil(value / this.limit);
+        context.fillStyle = this.veil(this.low === null ? value / this.limit : (value - this.low) / (this.limit - this.low || 1));
         context.fillRect(column, row, 1, 1);
       }));
     });

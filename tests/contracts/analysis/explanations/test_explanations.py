@@ -19,7 +19,7 @@ from manyheads import cli, directory
 from manyheads.analysis.explanations import METHODS, Explanation, explain
 from manyheads.analysis.heat_maps import Panel
 from manyheads.analysis.maps.sides import Side
-from manyheads.analysis.readout import Names, Readout
+from manyheads.analysis.readout import Readout
 from manyheads.data.text.tokenizers import train_wordpiece
 from manyheads.models.bert_features import BertFeatures, BertFeaturesConfig
 from manyheads.models.presets import build, preset
@@ -307,7 +307,7 @@ def test_the_command_prints_values_and_writes_files(
     assert "Explanation" in (tmp_path / "x.html").read_text()
     Image.new("L", (SIDE, SIDE)).save(tmp_path / "x.png")
     for arguments, message in (
-        ((path, text, "--out", "x.gif"), "expected a file that ends in .html, .npz, .png, .svg, .pdf"),
+        ((path, text, "--out", "x.gif"), "expected a file that ends in .html, .png, .svg, .pdf, .npz"),
         ((trained("vit").path, tmp_path / "x.png", "--pair", "x"), "--pair applies to models that read pairs"),
         ((trained("vit").path, tmp_path / "x.png", "--out", tmp_path / "x.png"), "is an input: give another file"),
         ((path, text, "--method", "rolout"), "rolout does not apply to"),
@@ -324,4 +324,6 @@ def test_a_target_is_one_token_of_the_vocabulary(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="the target 'catdog mat' is not one token of the vocabulary"):
         gpt.explain("the cat", target="catdog mat")
     assert gpt.explain("the cat", target=" the").target == " the"
-    assert isinstance(gpt.readout("the").names, Names)
+    single = gpt.explain("t", method="rollout")
+    assert (single.values.tolist(), single.limits) == ([1.0], (0.0, 1.0))
+    assert single.draw(tmp_path / "single.png") == []

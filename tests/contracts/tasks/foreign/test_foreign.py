@@ -50,6 +50,7 @@ WRITERS = [name for name, (kind, _) in KINDS.items() if kind.endswith("LM") and 
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Return a function that writes a random model of a kind, once."""
     folder, tokenizer = tmp_path_factory.mktemp("foreign"), train_byte_bpe(CORPUS, 288)
+    tokenizer.add_special_tokens(["[MASK]"])
 
     def write(kind: str) -> Path:
         path = folder / kind
@@ -143,6 +144,27 @@ def test_earlier_layers_pass_through_the_final_norm_and_the_head(saved: Callable
         np.testing.assert_allclose(lens.probabilities[layer], logits[0].softmax(-1).topk(4).values, rtol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "albert", "camembert"])
+def test_explanations_are_gradients_of_the_input_embeddings(saved: Callable[[str], Path], kind: str) -> None:
+    """Input times gradient, by hand with the library's `inputs_embeds`; integrated gradients sum to the difference."""
+    predictor: Any = manyheads.load(saved(kind))
+    text = f"{TEXT} [MASK]" if kind == "albert" else TEXT
+    found = predictor.explain(text, method="input-x-gradient")
+    model, _ = reference(saved(kind))
+    ids = torch.tensor([predictor.tokenizer.encode(text).ids])
+    embedded = model.get_input_embeddings()(ids).detach().requires_grad_()
+    logits = model(inputs_embeds=embedded).logits
+    logits = logits[0, -1] if kind != "camembert" else logits[0]  # the mask is the last token, too
+    score = logits.max() - (logits.min() if len(logits) == 2 else 0)
+    (slope,) = torch.autograd.grad(score, embedded)
+    np.testing.assert_allclose(found.values, (embedded * slope).sum(-1)[0].detach(), rtol=1e-3, atol=1e-6)
+    assert found.target == (
+        model.config.id2label[int(logits.argmax())] if kind == "camembert"
+        else predictor._words().name(int(logits.argmax()))
+    )  # fmt: skip
+    assert predictor.explain(text, steps=200).error < 0.02
+
+
 def fails(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     capsys.readouterr()
     assert cli.main([str(argument) for argument in arguments]) == 2
@@ -157,9 +179,10 @@ def test_the_commands_write_pages_and_other_verbs_are_refused(
     path = saved("llama")
     assert cli.main(["attend", str(path), TEXT, "--out", str(tmp_path / "maps.html")]) == 0
     assert cli.main(["lens", str(path), TEXT, "--out", str(tmp_path / "lens.html")]) == 0
+    assert cli.main(["explain", str(path), TEXT, "--steps", "5", "--out", str(tmp_path / "words.html")]) == 0
     assert capsys.readouterr().err == ""
     for arguments, message in (
-        (("generate", path, TEXT), "does not support generate: use it with manyheads attend or lens"),
+        (("generate", path, TEXT), "does not support generate: use it with manyheads attend or lens or explain"),
         (("attend", path, ""), "the text is empty after tokenization"),
         (("attend", path, TEXT * 20), "tokens, the model takes 40: shorten it"),
         (("attend", path, TEXT, "--target", "x"), "target (--target) applies to encoder-decoders"),
@@ -169,6 +192,10 @@ def test_the_commands_write_pages_and_other_verbs_are_refused(
         (("attend", saved("mamba"), TEXT), "MambaForCausalLM returns no attention weights"),
         (("lens", saved("mamba"), TEXT), "the lens needs the embeddings and the states of all layers"),
         (("lens", saved("camembert"), TEXT), "CamembertForSequenceClassification predicts no words, so it has no lens"),
+        (("explain", saved("t5"), TEXT), "T5ForConditionalGeneration has two inputs"),
+        (("explain", saved("albert"), TEXT), "the text has no mask: write [MASK] or <mask>"),
+        (("explain", path, TEXT, "--target", "xylophone"), "'xylophone'"),
+        (("explain", path, TEXT, "--method", "rollout"), "rollout does not apply to"),
         (("lens", path, TEXT, "--tuned", "a.safetensors"), "--tuned applies to"),
         (("lens", path, "--tune", path / "config.json", "--out", tmp_path / "a.safetensors"), "--tune applies to"),
         (("summary", path), "found LlamaForCausalLM ('model_type' is 'llama')"),
