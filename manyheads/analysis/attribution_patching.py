@@ -1,7 +1,7 @@
 """Attribution patching: approximate effects of all patches from one backward pass (Nanda 2023).
 
-The difference of logits m of the corrupt run is linearized: replacing an activation a by that of the clean run changes
-m by about (a_clean - a_corrupt) . dm/da. One forward pass on each input and one backward pass give all effects.
+The difference of logits m of the corrupt run is linearized: replacing an activation a by its value in the clean run
+changes m by about (a_clean - a_corrupt) . dm/da. One forward pass on each input and one backward pass give all effects.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Activation patching: the effect of single activations of one run on the prediction of another (Wang 2022, Meng 2022).
 
-The model runs on the corrupt input, with one activation replaced by that of the clean input. The effect is the
+The model runs on the corrupt input, with one activation replaced by its value for the clean input. The effect is the
 difference of two logits, normalized: 0 as for the corrupt input, 1 as for the clean one. `attribution_patching.py`
 approximates all effects by one backward pass (Nanda 2023).
 """

@@ -1,9 +1,9 @@
 """Path patching: the effect of heads on a prediction along direct paths only (Wang 2022, section 3.1).
 
-The model runs on the corrupt input, with the output of one head, the sender, replaced by that of the clean input. All
-other heads are frozen at their outputs for the corrupt input; feed-forward networks are computed. So the sender reaches
-the logits, or the receivers, only through the residual stream and feed-forward networks. For receivers, a second run
-replaces their queries, keys or values by those of the first run, and computes everything else.
+The model runs on the corrupt input, with the output of one head, the sender, replaced by its output for the clean
+input. All other heads are frozen at their outputs for the corrupt input; feed-forward networks are computed. So the
+sender reaches the logits, or the receivers, only through the residual stream and feed-forward networks. For receivers,
+a second run replaces their queries, keys or values by those of the first run, and computes everything else.
 """
 
 from __future__ import annotations

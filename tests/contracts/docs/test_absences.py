@@ -40,8 +40,6 @@ COMMENT = re.compile(r"^<!-- absent: (name|record) (.+) -->$", re.MULTILINE)
 # for each comment, a name or the settings of a record that would come with the feature
 FEATURES: dict[str, str | dict[str, Any]] = {
     "name (apply_)?chat_?template": "ChatTemplate",
-    "name (direct_)?logit_?attribution|dla": "direct_logit_attribution",
-    "name (path_|attribution_|activation_)?patching|patch_sweep": "attribution_patching",
     "name abnar|inductive_?bias": "transfer_inductive_bias",
     "name augmix": "AugMix",
     "name back_?translat(e|ion)": "backtranslation",
@@ -59,7 +57,6 @@ FEATURES: dict[str, str | dict[str, Any]] = {
     "name maxout": "Maxout",
     "name multiple_?choice": "multiple-choice",
     "name multiplicative(_block)?": "MultiplicativeBlock",
-    "name on_(queries|query|q|keys|k|values|v|z)": "on_queries",
     "name segmentation": "SegmentationTask",
     "name sparse_?auto_?encoder|sae": "SparseAutoencoder",
     "name speech|wav2vec2?|spectrogram": "SpeechEncoder",
@@ -75,10 +72,6 @@ FEATURES: dict[str, str | dict[str, Any]] = {
     "record deit": {"recipe": "deit", "overrides": {}},
     "record imdb/* cell=gru": {"recipe": "imdb/rnn", "overrides": {"model.cell": "gru"}},
     "record imdb/gru*": {"recipe": "imdb/gru", "overrides": {}},
-    "record translation/rivals rows=deep-att": {
-        "recipe": "translation/rivals",
-        "overrides": {"rows": "deep-att"},
-    },
     "record translation/wmt14*": {"recipe": "translation/wmt14-base", "overrides": {"data": "wmt14"}},
 }
 
