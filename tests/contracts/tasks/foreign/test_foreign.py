@@ -253,6 +253,20 @@ def test_no_code_and_no_pickle_is_loaded(saved: Callable[[str], Path], tmp_path:
     assert not exploded.exists()
 
 
+def test_convert_makes_a_safe_copy_of_an_unknown_architecture(
+    saved: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pickled = edited(saved("llama"), tmp_path / "pickled")
+    torch.save(load_file(pickled / "model.safetensors"), pickled / "pytorch_model.bin")
+    (pickled / "model.safetensors").unlink()
+    assert cli.main(["convert", str(pickled), str(tmp_path / "safe")]) == 0
+    maps = [manyheads.load(path).attend(TEXT)["self"][0].weights for path in (tmp_path / "safe", saved("llama"))]
+    np.testing.assert_array_equal(*maps)
+    (pickled / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb(tmp_path / "exploded")))
+    assert "was not loaded" in fails(capsys, "convert", pickled, tmp_path / "other")
+    assert not (tmp_path / "exploded").exists()
+
+
 def test_no_kernels_are_downloaded(
     saved: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
