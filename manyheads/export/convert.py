@@ -6,7 +6,16 @@ import logging
 from pathlib import Path
 
 from manyheads.data.text.tokenizers import word_tokenizer
-from manyheads.directory import CONFIG, check_finite, misfit, read_settings, resolve, save, write_files
+from manyheads.directory import (
+    CONFIG,
+    UnknownArchitecture,
+    check_finite,
+    misfit,
+    read_settings,
+    resolve,
+    save,
+    write_files,
+)
 from manyheads.errors import UserError
 from manyheads.files import JsonObject, check_free
 from manyheads.interop.adapters import PICKLED_WEIGHTS, SETTINGS, WEIGHTS
@@ -38,9 +47,11 @@ def convert(
     languages     codes of the source and target language, which decide how text is split into words. By default, they
                   are German and English
 
+    The weights of an architecture that this package does not build are copied without a check against config.json.
+
     Pickles are loaded with `weights_only=True`, so that no code in them is executed. Only this command loads pickles.
     """
-    path, out = resolve(directory, pickled=True), Path(out)
+    path, out = resolve(directory, pickled=True, known=False), Path(out)
     if not path.exists():
         raise UserError(
             f"{path}: no such file or directory: expected a model directory, hub:OWNER/NAME, or the .pt or"
@@ -63,15 +74,19 @@ def convert(
     if (pickled := path / PICKLED_WEIGHTS).is_file():  # an adapter of peft
         files: JsonObject = {SETTINGS: (path / SETTINGS).read_bytes(), WEIGHTS: read_file(pickled)}
         return write_files(out, files)
-    family, settings = read_settings(path)
+    try:
+        family, settings = read_settings(path)
+    except UnknownArchitecture:
+        family, settings = None, {}  # The library transformers may build this model, so its weights are copied.
     if not weight_files(path, PICKLED):
         raise UserError(f"{path}: no {PICKLED} to convert" + ", weights already safe" * bool(weight_files(path, SAFE)))
-    tensors = read_pickled(path)
-    try:
+    tensors = weights = read_pickled(path)
+    if family is not None:
         shapes = {name: tensor.to("meta") for name, tensor in tensors.items()}
-        _, weights = family.read(settings, shapes, lambda: tensors)
-    except UserError as error:
-        raise misfit(path, family, error) from None
+        try:
+            _, weights = family.read(settings, shapes, lambda: tensors)
+        except UserError as error:
+            raise misfit(path, family, error) from None
     check_finite(path, weights)
     # address of each tensor -> first name of the tensor, because tied weights share memory and are written once
     once: dict[int, str] = {}

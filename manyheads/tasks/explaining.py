@@ -42,7 +42,8 @@ class ExplainsTexts:
             >>> found = classifier.explain("the cat", target="positive")
             >>> found.side.tokens
             ('[CLS]', 'the', 'cat', '[SEP]')
-            >>> bert.explain("the [MASK] sat").probability > gpt.explain("the", target=" cat").probability
+            >>> bert.explain("the [MASK] sat", target="cat").target
+            'cat'
         """
         if pair is not None and not self.reads_pairs:
             raise UserError(f"{self.path}: this model reads single texts, not pairs")

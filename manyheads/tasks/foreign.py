@@ -8,8 +8,9 @@ passes their content to the library, which opens no file and no network connecti
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from inspect import signature
+from io import StringIO
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -69,7 +70,6 @@ class TransformersPredictor(ExplainsTexts, ModelWithTokenizer[Any]):
     """Predictor for a model of `transformers`, with attention maps, a logit lens and explanations by gradients."""
 
     verbs: ClassVar = ("attend", "lens", "explain")
-    done: ClassVar = "read"
     labels: Sequence[object] = ()
 
     @property
@@ -108,18 +108,15 @@ class TransformersPredictor(ExplainsTexts, ModelWithTokenizer[Any]):
             axes[each] = [self._layer(f"{names[each]}.{at}", at, maps[at], queries, keys, heads) for at in selected]
         if not any(axes.values()):
             raise UserError(f"{self.path}: {type(self.model).__name__} returns no attention weights")
-        stepwise = ("decoder", "cross") if self.model.config.is_encoder_decoder else ()
+        causal = type(self.model).__name__.endswith("ForCausalLM")
+        stepwise = ("decoder", "cross") if self.model.config.is_encoder_decoder else ("self",) * causal
         return AttentionMaps(axes, str(self.path), given.title, None, tuple(name for name in stepwise if name in axes))
 
     def _layer(
         self, name: str, number: int, weights: Tensor | None, queries: Side, keys: Side, heads: Sequence[int] | None
     ) -> Layer:
         if weights is None or weights.dim() != 4 or weights.shape[2:] != (len(queries), len(keys)):
-            found = "none" if weights is None else tuple(weights.shape)
-            raise UserError(
-                f"{self.path}: {name} has no weights between all tokens: expected (1, heads, {len(queries)}, "
-                f"{len(keys)}), found {found}. Select other layers (--layers)"
-            )
+            raise UserError(f"{self.path}: {name} has no weights between all tokens: select other layers (--layers)")
         every = range(weights.shape[1])
         selected = select_indices("head", every if heads is None else to_indices("heads", heads) or (), every)
         return Layer(name, number, weights[:, selected].float().cpu().numpy(), tuple(selected), queries, keys)
@@ -162,18 +159,21 @@ class TransformersPredictor(ExplainsTexts, ModelWithTokenizer[Any]):
             several = config.problem_type == "multi_label_classification"
             target = "regression" if config.num_labels == 1 else "multi-label" if several else "classes"
         elif kind.endswith("ForMaskedLM"):
-            masks = [at for at, token in enumerate(given.source.tokens) if token in MASKS]
-            position = masks[0] if masks else None
+            position = next((at for at, token in enumerate(given.source.tokens) if token in MASKS), None)
             if position is None:
                 raise UserError(f"the text has no mask: write {' or '.join(MASKS)} in place of the word to predict")
         elif "lens" in self.supported:
             position = ids.shape[1] - 1
         else:
             raise UserError(f"{self.path}: {kind} predicts neither a label nor a word")
-
+        embedding, shapes = self.model.get_input_embeddings(), list[torch.Size]()
+        with _hooks([embedding], lambda module, read, out: shapes.append(out.shape[:2])):
+            self._run(given.arguments)
+        if shapes != [ids.shape]:
+            raise UserError(f"{self.path}: explanations need a model that embeds the tokens once, in their order")
         return Readout(
             _Logits(self.model), (ids,), lambda logits: logits if position is None else logits[:, position], names,
-            position, given.source, str(self.path), given.title, None, target, self.model.get_input_embeddings(),
+            position, given.source, str(self.path), given.title, None, target, embedding,
         )  # fmt: skip
 
     def _states(self, arguments: Mapping[str, Tensor]) -> LayerStates:
@@ -203,11 +203,9 @@ class TransformersPredictor(ExplainsTexts, ModelWithTokenizer[Any]):
             return found
 
         # Some models change the states between the layers and the head, or do not return all of them.
-        last, whole = logits(states[-1]), len({state.shape for state in states}) == 1 and len(states) > 1
-        reads = torch.allclose(last, output.logits, rtol=1e-3, atol=1e-4) and not torch.equal(
-            last, logits(0 * states[-1])
-        )
-        if not (whole and reads) or torch.equal(states[-1], states[-2]):
+        whole = len({state.shape for state in states}) == 1 and not torch.equal(*states[-2:])
+        last, other = (logits(state) for state in (states[-1], 0 * states[-1]))
+        if not (whole and torch.allclose(last, output.logits, 1e-3, 1e-4)) or torch.equal(last, other):
             raise UserError(
                 f"{self.path}: the lens needs the embeddings and the states of all layers, and logits that follow from "
                 f"the last states, which {type(self.model).__name__} does not return"
@@ -242,8 +240,7 @@ class TransformersPredictor(ExplainsTexts, ModelWithTokenizer[Any]):
             with torch.no_grad(), self.compute.autocast():
                 return (function or self.model)(**arguments, **options)
         except (IndexError, TypeError, ValueError) as error:  # For example, a model that needs an image, too.
-            kind = type(self.model).__name__
-            raise UserError(f"{self.path}: {kind} cannot read this text: {_first_line(error)}") from None
+            raise UserError(f"{self.path}: {type(self.model).__name__} cannot read this text: {error}") from None
 
 
 @contextmanager
@@ -282,22 +279,17 @@ def load_foreign(
     builds = isinstance(built, type) and issubclass(built, transformers.PreTrainedModel)
     if built is None or not builds or kind not in transformers.CONFIG_MAPPING:
         raise unknown
-    bars = transformers.utils.logging
-    shows = bars.is_progress_bar_enabled()
-    bars.disable_progress_bar()
+    tensors = read_safe(path)
     try:
-        config = transformers.CONFIG_MAPPING[kind].from_dict(_without_code(settings))
-        model, report = built.from_pretrained(
-            None, config=config, state_dict=read_safe(path), attn_implementation="eager", dtype=torch.float32,
-            output_loading_info=True,
-        )  # fmt: skip
-    except UserError:
-        raise
+        with redirect_stderr(StringIO()):  # without a progress bar
+            config = transformers.CONFIG_MAPPING[kind].from_dict(_without_code(settings))
+            model, report = built.from_pretrained(
+                None, config=config, state_dict=tensors, attn_implementation="eager", dtype=torch.float32,
+                output_loading_info=True,
+            )  # fmt: skip
     except Exception as error:  # The library may raise any exception for a configuration that it cannot build.
-        raise UserError(f"{path}: transformers cannot build this model: {_first_line(error)}") from None
-    finally:
-        if shows:
-            bars.enable_progress_bar()
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{path}: transformers cannot build this model: {reason}") from None
     if missing := sorted({*report["missing_keys"], *map(str, report["mismatched_keys"])}):
         raise UserError(f"{path}: {directory.CONFIG} and the weights do not match: expected {shown(missing)}")
     about = path / TOKENIZER_CONFIG
@@ -314,7 +306,3 @@ def _without_code(settings: Any) -> Any:
     if not isinstance(settings, dict):
         return settings
     return {name: _without_code(value) for name, value in settings.items() if not name.endswith("_implementation")}
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

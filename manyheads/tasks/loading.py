@@ -67,7 +67,7 @@ def load(
                is no GPU
 
     If Manyheads does not know the architecture, but the library `transformers` does and is installed, the predictor has
-    `attend` and `lens`.
+    `attend`, `lens` and `explain`.
 
     Raises UserError if the model has no head with which it could make predictions, and for a device that this machine
     lacks.

@@ -59,6 +59,10 @@ def explain(
     The computation is in float32. Raises UserError for a method that does not apply to the model, and for a target that
     the model does not predict.
     """
+    if readout.model._compiled_call_impl is not None or type(readout.model).__module__.startswith("torch._dynamo"):
+        raise UserError(f"{readout.source}: the model was compiled with torch.compile: use the plain model")
+    if any(parameter.is_inference() for parameter in readout.model.parameters()):
+        raise UserError(f"{readout.source} was loaded in torch.inference_mode: load it outside, to have gradients")
     methods = [name for name, (applies, _) in METHODS.items() if applies(readout)]
     method = method or next(iter(methods if readout.picture is not None else ()), INTEGRATED)
     if method not in methods:
@@ -66,8 +70,6 @@ def explain(
         raise UserError(f"{method} does not apply to {readout.source}: {hint}")
     if steps is not None and method != INTEGRATED:
         raise UserError(f"steps apply to {INTEGRATED}, but the method is {method}")
-    if any(parameter.is_inference() for parameter in readout.model.parameters()):
-        raise UserError(f"{readout.source} was loaded in torch.inference_mode: load it outside, to have gradients")
     with torch.inference_mode(False), torch.enable_grad():
         # Copies of the inputs are ordinary tensors, even if the inputs were created in inference mode.
         readout = replace(readout, inputs=tuple(None if part is None else part.clone() for part in readout.inputs))

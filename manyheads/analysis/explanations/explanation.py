@@ -5,22 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from manyheads.analysis.drawing import short_name
+from manyheads.analysis.drawing import save_and_report, short_name
 from manyheads.analysis.heat_maps import HeatMaps
-from manyheads.analysis.maps.picture_of_image import COLD, HEAT, OPAQUE, Color, muted
+from manyheads.analysis.maps.picture_of_image import COLD, HEAT, OPAQUE, Color, heat_scale, muted
 from manyheads.analysis.maps.sides import Side
 from manyheads.calls import checked_methods
+from manyheads.errors import UserError, extra
 from manyheads.files import JsonObject
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 LISTED = 20  # number of values that the text form lists
 OUTLIERS = 0.01  # fraction of the pixels of an image that may exceed the color scale
 HEIGHT = 224  # minimum height in pixels of an image with its heat map
+CHARACTERS = 80  # maximum number of characters in a line of a picture
+MAX_LINES = 60  # maximum number of lines in a picture
+WIDTH, LINE = 7.0, 0.4  # width of a picture and height of a line, in inches
 CELLS = 32  # maximum number of rows and columns that a page shows over an image
 
 
@@ -125,16 +132,28 @@ class Explanation(HeatMaps):
     def draw(self, path: str | Path) -> list[str]:
         """Draw a picture, PNG, SVG or PDF: the words of a text, shaded by value, or the image with a heat map.
 
-        Returns notes about characters that the font lacks.
+        Returns notes about characters that the font lacks. Raises UserError for a text of more than MAX_LINES lines.
         """
-        from manyheads.analysis.explanations.picture import draw
+        with extra("analysis", "a picture"):
+            from matplotlib.colors import Normalize
+            from matplotlib.figure import Figure
 
-        title, words, picture = f"{self!r}\n{short_name(self.model)}", self.words(), self.panels[0].picture
-        if words.side is None:
-            assert picture is not None
-            return draw(Path(path), f"{title}: {self.title}", self.limits, self.hues, (picture, self.overlay()))
-        parts = list(zip(words.side.tokens, words.values.tolist(), words.colors(), strict=True))
-        return draw(Path(path), title, self.limits, self.hues, parts)
+        figure = Figure((WIDTH, 3.5), layout="constrained", facecolor="white")
+        title = f"{self!r}\n{short_name(self.model)}"
+        if self.side is None:
+            panels, place, shape = figure.subplots(1, 2), "right", 20
+            panels[0].imshow(self.panels[0].picture, cmap="gray", interpolation="nearest")
+            panels[1].imshow(self.overlay(), interpolation="nearest")
+            title = f"{title}: {self.title}"
+        else:
+            panels, place, shape = [figure.subplots()], "bottom", 50
+            figure.set_figheight(LINE * _write(panels[0], self.words()) + 1.2)
+        for panel in panels:
+            panel.axis("off")
+        figure.suptitle(title, fontsize=9, parse_math=False)
+        scale = heat_scale(Normalize(*self.limits), *self.hues)
+        figure.colorbar(scale, ax=panels, location=place, shrink=0.7, aspect=shape).ax.tick_params(labelsize=7)
+        return save_and_report(figure, path, "the table")
 
     @property
     def limits(self) -> tuple[float, float]:
@@ -143,7 +162,8 @@ class Explanation(HeatMaps):
         A few extreme pixels exceed the limits, because the scale would otherwise be too wide for all others.
         """
         largest = float(np.quantile(np.abs(self.values), 1 - OUTLIERS if self.side is None else 1.0)) or 1.0
-        return (-largest if (self.values < 0).any() else float(self.values.min()), largest)
+        low = float(self.values.min())
+        return (-largest if low < 0 else low if low < largest else 0.0, largest)
 
     @property
     def hues(self) -> tuple[Color, Color]:
@@ -164,3 +184,24 @@ class Explanation(HeatMaps):
         size = (gray.width * scale, gray.height * scale)
         layers = [layer.convert("RGBA").resize(size, Image.Resampling.NEAREST) for layer in (gray, heat)]
         return np.asarray(Image.alpha_composite(*layers).convert("RGB"))
+
+
+def _write(panel: Axes, explanation: Explanation) -> int:
+    """Write the words of a text, each above its value, and return the number of lines."""
+    from matplotlib.patches import Rectangle
+
+    assert explanation.side is not None
+    line, start = 0, 0
+    for name, value, color in zip(explanation.side.tokens, explanation.values, explanation.colors(), strict=True):
+        text, number = name if len(name) < CHARACTERS else f"{name[: CHARACTERS - 2]}…", f"{value:.2g}"
+        width = max(len(text), len(number) * 2 // 3) + 1
+        line, start = (line + 1, 0) if start + width > CHARACTERS else (line, start)
+        if line >= MAX_LINES:
+            raise UserError(f"the text takes more than {MAX_LINES} lines of a picture: shorten it")
+        panel.add_patch(Rectangle((start, line + 0.05), width, 0.55, color=color, lw=0))
+        for word, down, size in ((text, 0.32, 9), (number, 0.78, 6)):
+            panel.text(start + width / 2, line + down, word, fontsize=size, ha="center", va="center",
+                       family="monospace", parse_math=False)  # fmt: skip
+        start += width + 1
+    panel.set(xlim=(0, CHARACTERS), ylim=(line + 1, 0))
+    return line + 1

@@ -72,10 +72,6 @@ FEATURES: dict[str, str | dict[str, Any]] = {
     "record deit": {"recipe": "deit", "overrides": {}},
     "record imdb/* cell=gru": {"recipe": "imdb/rnn", "overrides": {"model.cell": "gru"}},
     "record imdb/gru*": {"recipe": "imdb/gru", "overrides": {}},
-    "record translation/rivals rows=deep-att": {
-        "recipe": "translation/rivals",
-        "overrides": {"rows": "deep-att"},
-    },
     "record translation/wmt14*": {"recipe": "translation/wmt14-base", "overrides": {"data": "wmt14"}},
 }
 

@@ -133,6 +133,14 @@ def test_numbers_and_several_labels_are_predicted(tmp_path: Path, monkeypatch: p
     assert isinstance(names["numbers"][0], float)
 
 
+def test_a_prediction_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = manyheads.load(bert(tmp_path / "bert", head="sequence", labels=("de", "nl")))
+    monkeypatch.chdir(tmp_path)
+    names = run("explain", {"runs/text-classification": model}, monkeypatch)
+    assert names["found"].error < 0.1
+    assert "Explanation" in (tmp_path / "words.html").read_text()
+
+
 def test_errors_of_a_classifier_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = manyheads.load(bert(tmp_path / "bert", head="sequence", labels=("a", "b")))
     monkeypatch.setattr(model, "outcome", lambda: model.evaluate(Labeled(["the cat", "the dog"], ["a", "b"])))
