@@ -166,10 +166,14 @@ class TransformersPredictor(ExplainsTexts, ModelWithTokenizer[Any]):
             position = ids.shape[1] - 1
         else:
             raise UserError(f"{self.path}: {kind} predicts neither a label nor a word")
-
+        embedding, shapes = self.model.get_input_embeddings(), list[torch.Size]()
+        with _hooks([embedding], lambda module, read, out: shapes.append(out.shape[:2])):
+            self._run(given.arguments)
+        if shapes != [ids.shape]:
+            raise UserError(f"{self.path}: explanations need a model that embeds the tokens once, in their order")
         return Readout(
             _Logits(self.model), (ids,), lambda logits: logits if position is None else logits[:, position], names,
-            position, given.source, str(self.path), given.title, None, target, self.model.get_input_embeddings(),
+            position, given.source, str(self.path), given.title, None, target, embedding,
         )  # fmt: skip
 
     def _states(self, arguments: Mapping[str, Tensor]) -> LayerStates:

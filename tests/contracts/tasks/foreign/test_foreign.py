@@ -41,6 +41,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         "decoder_start_token_id": 2,
     }),
     "camembert": ("CamembertForSequenceClassification", SMALL),
+    "xlnet": ("XLNetLMHeadModel", {"d_model": 16, "n_layer": 2, "n_head": 4, "d_inner": 32}),
     "mamba": ("MambaForCausalLM", {"hidden_size": 16, "num_hidden_layers": 2, "state_size": 4}),
 }  # fmt: skip
 WRITERS = [name for name, (kind, _) in KINDS.items() if kind.endswith("LM") and name != "mamba"]
@@ -193,6 +194,7 @@ def test_the_commands_write_pages_and_other_verbs_are_refused(
         (("lens", saved("mamba"), TEXT), "the lens needs the embeddings and the states of all layers"),
         (("lens", saved("camembert"), TEXT), "CamembertForSequenceClassification predicts no words, so it has no lens"),
         (("explain", saved("t5"), TEXT), "T5ForConditionalGeneration has two inputs"),
+        (("explain", saved("xlnet"), TEXT), "explanations need a model that embeds the tokens once, in their order"),
         (("explain", saved("albert"), TEXT), "the text has no mask: write [MASK] or <mask>"),
         (("explain", path, TEXT, "--target", "xylophone"), "'xylophone'"),
         (("explain", path, TEXT, "--method", "rollout"), "rollout does not apply to"),
