@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from manyheads.analysis.heat_maps import Panel
 from manyheads.analysis.readout import Readout
@@ -67,12 +67,17 @@ class Difference:
         return target if self.against is None else f"{target} minus that of {readout.names.name(self.against)!r}"
 
 
+def stacks_of(model: nn.Module) -> list[tuple[str, Stack]]:
+    """Return the names and the modules of a model's stacks of blocks."""
+    return [(name, module) for name, module in model.named_modules() if isinstance(module, Stack)]
+
+
 def stack_of(readout: Readout) -> tuple[str, Stack]:
     """Return the name and the module of a model's only stack of blocks, whose residual stream is analyzed.
 
     Raises UserError for a model without such a stack, or with several.
     """
-    stacks = [(name, module) for name, module in readout.model.named_modules() if isinstance(module, Stack)]
+    stacks = stacks_of(readout.model)
     if len(stacks) != 1:
         raise UserError(
             f"{readout.source}: {type(readout.model).__name__} has no residual stream to analyze: expected a model "

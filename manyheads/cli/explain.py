@@ -46,6 +46,8 @@ def _explain(options: argparse.Namespace) -> None:
 
     def maps() -> list[AttentionMaps]:
         given = {name: value for name in ("pair", "truncate") if (value := vars(options)[name])}
-        return [predictor.attend(options.input, **given)] if "attend" in predictor.supported else []
+        if "attend" not in predictor.supported or (predictor.reads == "images" and predictor.has_channel_weights):
+            return []
+        return [predictor.attend(options.input, **given)]
 
     report(found, options.out, as_json=options.json, maps=maps)

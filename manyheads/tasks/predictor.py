@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from manyheads import directory
+from manyheads.analysis.contrast import stacks_of
 from manyheads.analysis.logit_attribution import LogitAttribution, attribute_logits
 from manyheads.analysis.maps import AttentionMaps, MapOptions, Sides, attention_maps
 from manyheads.analysis.maps.sides import Side
@@ -91,9 +92,9 @@ class TrainedModel(Generic[M]):
 
     @property
     def supported(self) -> tuple[str, ...]:
-        """Return the verbs of this model: of `verbs`, without embed if the model has no states of tokens or images."""
-        embeds = isinstance(self.model, Encodes | ReadsImages)
-        return tuple(verb for verb in self.verbs if verb != "embed" or embeds)
+        """Return the verbs of this model: of `verbs`, without those for which it has no states or no blocks."""
+        works = {"embed": isinstance(self.model, Encodes | ReadsImages), "patch": len(stacks_of(self.model)) == 1}
+        return tuple(verb for verb in self.verbs if works.get(verb, True))
 
     def __repr__(self) -> str:
         parameters = sum(p.numel() for p in self.model.parameters())

@@ -11,6 +11,16 @@ from manyheads.errors import UserError
 from manyheads.models.vit import ViT
 
 
+def lens_fault(model: nn.Module) -> str:
+    """Return the reason why a model has no lens for images, or an empty text."""
+    if not isinstance(model, ViT):
+        return f"the lens of images needs a ViT with a class token, found {type(model).__name__}"
+    if model.config.pool != "class" or model.head is None:
+        pool = f"(pool is {model.config.pool!r})"
+        return f"the lens needs a head that reads the class token, but this model pools its patches {pool}"
+    return ""
+
+
 def image_states(model: nn.Module, pixels: Tensor, source: object) -> tuple[LayerStates, Grid]:
     """Return the states of all layers for an image (1, C, Y, X), and the grid of the patches.
 
@@ -21,13 +31,10 @@ def image_states(model: nn.Module, pixels: Tensor, source: object) -> tuple[Laye
 
     Raises UserError for a model without a head that reads only the class token.
     """
-    if not isinstance(model, ViT):
-        raise UserError(f"{source}: the lens of images needs a ViT with a class token, found {type(model).__name__}")
-    if model.config.pool != "class" or model.head is None:
-        raise UserError(
-            f"{source}: the lens needs a head that reads the class token, but this model pools its patches "
-            f"(pool is {model.config.pool!r})"
-        )
+    if fault := lens_fault(model):
+        raise UserError(f"{source}: {fault}")
+    assert isinstance(model, ViT)
+    assert model.head is not None
     head, second = model.head, model.distillation_head
 
     def labels(states: Tensor) -> Tensor:

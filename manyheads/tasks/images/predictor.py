@@ -37,7 +37,7 @@ from manyheads.errors import UserError
 from manyheads.interop.labels import LabelValue
 from manyheads.tasks.embedding import Embedded, Pool, embed_pixels, vectors_of
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
-from manyheads.tasks.images.lens import image_states
+from manyheads.tasks.images.lens import image_states, lens_fault
 from manyheads.tasks.images.loading import (
     FILES,
     ImageInput,
@@ -78,7 +78,8 @@ class ImageEncoder(TrainedModel[ReadsImages[Config]]):
     @property
     def supported(self) -> tuple[str, ...]:
         attends = bool(tapped(self.model)) or self.has_channel_weights
-        return tuple(verb for verb in super().supported if verb != "attend" or attends)
+        works = {"attend": attends, "lens": not lens_fault(self.model)}
+        return tuple(verb for verb in super().supported if works.get(verb, True))
 
     @property
     def has_channel_weights(self) -> bool:
