@@ -326,6 +326,7 @@ PAPERS = {
     "convs2s": (),
     "bytenet": (),
     "experts": (),
+    "induction": (),
     "bert": ("bert/pretraining", "bert/imdb", "bert/imdb-1000", "sst2", "mrpc", "conll2003", "xquad", "tagging"),
     "roberta": ("bert/roberta",),
     "elmo": ("elmo",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,12 +18,15 @@ from manyheads.core.runtime import eval_mode
 from manyheads.core.tap import Place
 from manyheads.errors import UserError
 
+logger = logging.getLogger(__name__)
+
 RESIDUAL, FEED_FORWARD, HEADS = "residual stream", "feed-forward", "heads"
 # titles of the heat maps of patching, and the places whose activations are patched
 PLACES: dict[str, Place] = {
     RESIDUAL: "residual", "attention": "attention_output", FEED_FORWARD: "feed_forward", HEADS: "head_outputs",
 }  # fmt: skip
 MIN_DIFFERENCE = 1e-6  # minimum distance of the two values that the effects are normalized by
+SMALL_DIFFERENCE = 0.1  # distance below which a warning is logged
 
 
 @dataclass(frozen=True)
@@ -128,8 +132,10 @@ class Contrast:
         against  name of another output; by default, the most likely output for the corrupt input, or the second one if
                  that is the target
 
-        Raises UserError if the inputs differ in their number of tokens, or if their differences of logits are equal.
+        Raises UserError for a model without residual stream, if the inputs differ in their number of tokens, or if
+        their differences of logits are equal. Logs a warning if these are nearly equal.
         """
+        stack_of(clean)
         sides = [() if readout.side is None else readout.side.tokens for readout in (clean, corrupt)]
         if len(sides[0]) != len(sides[1]):
             raise UserError(
@@ -142,6 +148,11 @@ class Contrast:
         if abs(clean_value - corrupt_value) < MIN_DIFFERENCE:
             raise UserError(
                 f"the {difference.name(clean)} is {clean_value:.4f} for both inputs: expected inputs that change it"
+            )
+        if abs(clean_value - corrupt_value) < SMALL_DIFFERENCE:
+            logger.warning(
+                f"the {difference.name(clean)} hardly changes, from {corrupt_value:.4f} to {clean_value:.4f}: effects "
+                "are fractions of this change, so small ones seem large. Choose other inputs, or a --target"
             )
         return cls(clean, corrupt, difference, clean_value, corrupt_value)
 

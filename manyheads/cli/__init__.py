@@ -79,12 +79,12 @@ def _parsers(commands: Sequence[str] = COMMANDS) -> tuple[Parser, dict[str, Pars
 
     parser = Parser(
         prog="manyheads", description="Train, use, inspect and deploy Transformers.", allow_abbrev=False,
-        formatter_class=Format, usage="manyheads VERB ...", add_help=False,
+        formatter_class=Format, usage="manyheads VERB ... | --version", add_help=False,
     )  # fmt: skip
-    # The last line of the help explains `manyheads help`, so -h is not listed, and the help of each verb lists --debug.
-    # A verb more fits on the screen.
+    # The last line of the help explains `manyheads help`, the usage names --version, and the help of each verb lists
+    # --debug. Without a list of options, all verbs fit on the screen.
     parser.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
-    parser.add_argument("--version", action="version", version=f"manyheads {__version__}")
+    parser.add_argument("--version", action="version", version=f"manyheads {__version__}", help=argparse.SUPPRESS)
     parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
     verbs = Verbs(parser)
     for command in commands:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from manyheads.analysis.explanations import Explanation, explain
 from manyheads.analysis.readout import Readout
@@ -13,23 +12,17 @@ from manyheads.core.runtime import ComputeConfig
 from manyheads.errors import UserError
 
 
-class HasReadout(Protocol):
-    """Predictor that describes its prediction for a text, or for a pair of texts if `reads_pairs`."""
-
-    path: Path
-    compute: ComputeConfig
-    reads_pairs: bool
-
-    @property
-    def readout(self) -> Callable[..., Readout]: ...
-
-
 @checked_methods
 class ExplainsTexts:
     """Predictor that explains its prediction for a text: a label, a masked word or the next token."""
 
+    path: Path
+    compute: ComputeConfig
+    reads_pairs: bool
+    readout: Callable[..., Readout]
+
     def explain(
-        self: HasReadout, text: str, pair: str | None = None, *, target: str | None = None, method: str | None = None,
+        self, text: str, pair: str | None = None, *, target: str | None = None, method: str | None = None,
         steps: int | None = None, truncate: bool = False,
     ) -> Explanation:  # fmt: skip
         """Return the contribution of each token of a text, or of a pair of texts, to the prediction of a target.

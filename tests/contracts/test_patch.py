@@ -95,3 +95,16 @@ def test_bad_input_is_reported(
     error = capsys.readouterr().err
     assert message in error
     assert len(error.splitlines()) == 1
+
+
+def test_inputs_that_hardly_change_the_prediction_are_warned_about(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    predictor = manyheads.load(runs / "gpt")
+    monkeypatch.setattr("manyheads.analysis.contrast.SMALL_DIFFERENCE", 1e-3)
+    found = predictor.patch(CLEAN, CORRUPT, target=" cat", against=" dog")
+    assert abs(found.clean - found.corrupt) > 1e-3
+    assert not caplog.messages
+    monkeypatch.setattr("manyheads.analysis.contrast.SMALL_DIFFERENCE", 1.0)
+    predictor.patch(CLEAN, CORRUPT, target=" cat", against=" dog")
+    assert f"hardly changes, from {found.corrupt:.4f} to {found.clean:.4f}" in caplog.text

@@ -31,6 +31,7 @@ from manyheads.analysis.explanations.relevance import has_stack, relevance
 from manyheads.analysis.explanations.rollout import rollout
 from manyheads.analysis.heat_maps import Panel
 from manyheads.analysis.readout import Readout
+from manyheads.core.runtime import eval_mode
 from manyheads.errors import UserError
 
 __all__ = ["METHODS", "Explanation", "explain"]
@@ -64,13 +65,14 @@ def explain(
     if any(parameter.is_inference() for parameter in readout.model.parameters()):
         raise UserError(f"{readout.source} was loaded in torch.inference_mode: load it outside, to have gradients")
     methods = [name for name, (applies, _) in METHODS.items() if applies(readout)]
-    method = method or next(iter(methods if readout.picture is not None else ()), INTEGRATED)
+    if method is None:
+        method = next(iter(methods if readout.picture is not None else ()), INTEGRATED)
     if method not in methods:
         hint = f"use {' or '.join(methods)}" if methods else f"no method does, to a {type(readout.model).__name__}"
         raise UserError(f"{method} does not apply to {readout.source}: {hint}")
     if steps is not None and method != INTEGRATED:
         raise UserError(f"steps apply to {INTEGRATED}, but the method is {method}")
-    with torch.inference_mode(False), torch.enable_grad():
+    with eval_mode(readout.model), torch.inference_mode(False), torch.enable_grad():
         # Copies of the inputs are ordinary tensors, even if the inputs were created in inference mode.
         readout = replace(readout, inputs=tuple(None if part is None else part.clone() for part in readout.inputs))
         logits = readout.logits().detach()

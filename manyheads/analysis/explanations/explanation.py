@@ -70,6 +70,9 @@ class Explanation(HeatMaps):
             return line
         return f"{line}: sum {self.values.sum():.4g}, difference of scores {self.difference:.4g}"
 
+    def __str__(self) -> str:
+        return f"{self!r}\n{super().__str__()}"
+
     def _repr_html_(self) -> str:
         from manyheads.analysis.maps.page import picture_data
 

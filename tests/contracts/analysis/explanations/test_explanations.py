@@ -183,6 +183,10 @@ def test_an_explanation_leaves_no_trace_and_works_in_inference_mode(trained: Cal
             with torch.inference_mode():
                 inside = predictor.explain(given, method=method)
             np.testing.assert_array_equal(plain.values, inside.values)
+            predictor.model.train()  # Dropout would change the result.
+            np.testing.assert_array_equal(plain.values, predictor.explain(given, method=method).values)
+            assert predictor.model.training
+            predictor.model.eval()
         assert all(parameter.grad is None for parameter in predictor.model.parameters())
         assert not any(module._forward_hooks or module._forward_pre_hooks for module in predictor.model.modules())
 
@@ -219,6 +223,7 @@ def test_what_cannot_be_explained_is_refused_in_one_line(trained: Callable[[str]
         (lambda: bert.explain("cat", method="grad-cam"), "grad-cam does not apply to .*: use relevance or integrated"),
         (lambda: explain(without), "does not apply to .*: no method does, to a Linear"),
         (lambda: bert.explain("cat", target="pett"), "the model has no label 'pett': did you mean pet?"),
+        (lambda: bert.explain("cat", method=""), " does not apply to .*: use relevance or integrated"),
         (lambda: bert.explain("cat", steps=0), "steps is 0: expected 1 to 10,000"),
         (lambda: bert.explain("cat", method="rollout", steps=5), "steps apply to integrated-gradients, but the method"),
         (lambda: lstm.explain("cat", "dog"), "this model reads single texts, not pairs"),
@@ -272,7 +277,7 @@ def test_words_add_the_values_of_their_tokens(trained: Callable[[str], Any], tmp
     assert words.values[at] == pytest.approx(found.values[group].sum())
     assert found.limits[0] == -found.limits[1]
     assert "<b>" not in found._repr_html_()
-    assert found.rows(2)[0] == ["token", "value"]
+    assert str(found).splitlines()[:2] == [repr(found), "token\tvalue"]
     assert len(found.rows(2)) == 3
     assert found.draw(tmp_path / "words.svg") == []
     assert b"<svg" in (tmp_path / "words.svg").read_bytes()
