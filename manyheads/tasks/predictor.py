@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
@@ -12,12 +11,10 @@ from torch import Tensor
 
 from manyheads import directory
 from manyheads.analysis.contrast import stacks_of
-from manyheads.analysis.logit_attribution import LogitAttribution, attribute_logits
 from manyheads.analysis.maps import AttentionMaps, MapOptions, Sides, attention_maps
 from manyheads.analysis.maps.sides import Side
-from manyheads.analysis.patching import Patching, patch
 from manyheads.analysis.readout import Names, Readout
-from manyheads.calls import checked, checked_methods
+from manyheads.calls import checked_methods
 from manyheads.core.config import Config, TargetKind
 from manyheads.core.interface import Encodes, Model, ReadsImages
 from manyheads.core.layers import TokenEmbedding
@@ -115,50 +112,6 @@ class TrainedModel(Generic[M]):
             return attention_maps(
                 self.model, *inputs, options=options, sides=sides, name=str(self.path), title=title, **shown
             )
-
-    @checked
-    def readout(self, text: Any, /) -> Readout:
-        """Return the prediction of the model for one input, for an analysis. Raises UserError if it is not one."""
-        raise UserError(f"{self.path}: {type(self.model).__name__} has no single prediction to analyze")
-
-    @checked
-    def patch(
-        self, clean: str | Path, corrupt: str | Path, *, target: str | None = None, against: str | None = None
-    ) -> Patching:
-        """Return the effect of each activation of the clean run, patched into the run on the corrupt input.
-
-        clean, corrupt   inputs with the same number of tokens: texts, or image files
-        target, against  token or label whose logit is measured, and the one whose logit is subtracted. By default, the
-                         most likely ones for the clean and for the corrupt input
-
-        Raises UserError for inputs of different lengths, a target that is no single token, and a model without
-        residual stream.
-
-            >>> found = gpt.patch("the cat", "the dog")
-            >>> found["heads"].shape  # (layers, heads)
-            (2, 2)
-        """
-        with self.compute.autocast():
-            return patch(self.readout(clean), self.readout(corrupt), target, against)
-
-    @checked
-    def logit_attribution(
-        self, text: str | Path, *, target: str | None = None, against: str | None = None, scale: bool = True
-    ) -> LogitAttribution:
-        """Return the contributions of embeddings, heads and feed-forward networks to a logit.
-
-        target, against  token or label whose logit is explained, by default the most likely one, and one whose logit is
-                         subtracted, by default none
-        scale            True to apply the scale of the final norm, so that the contributions add up to the logit
-
-        Raises UserError for a model with a norm after each sublayer, or whose output layers are not linear.
-
-            >>> found = gpt.logit_attribution("the cat")
-            >>> bool(abs(found["layers"].sum() + found["rest"].sum() - found.value) < 1e-4)
-            True
-        """
-        with self.compute.autocast():
-            return attribute_logits(self.readout(text), target, against, scale=scale)
 
 
 class ModelWithTokenizer(TrainedModel[M]):

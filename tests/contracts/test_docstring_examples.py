@@ -27,13 +27,11 @@ from tests.support import services
 PAGE = ROOT / "docs" / "reference" / "python.md"
 MODULES = (
     "analysis.costs", "analysis.explanations.explanation", "analysis.lens.lens", "analysis.lens.values",
-    "analysis.maps.attention_maps", "analysis.maps.layers",
-    "core.editing", "core.recording", "directory", "export", "models", "models.presets", "runs.listing", "sklearn",
-    "tasks.answering.predictor",
-    "tasks.classification.predictor", "tasks.comparison", "tasks.evaluation",
-    "tasks.explaining", "tasks.images.predictor",
-    "tasks.language.predictor", "tasks.lens",
-    "tasks.loading", "tasks.masked_words.predictor", "tasks.predictor", "tasks.tagging.predictor", "tasks.train",
+    "analysis.maps.attention_maps", "analysis.maps.layers", "core.editing", "core.recording", "directory", "export",
+    "models", "models.presets", "runs.listing", "sklearn", "tasks.answering.predictor",
+    "tasks.classification.predictor", "tasks.comparison", "tasks.evaluation", "tasks.explaining",
+    "tasks.images.predictor", "tasks.language.predictor", "tasks.lens", "tasks.loading",
+    "tasks.masked_words.predictor", "tasks.patching", "tasks.predictor", "tasks.tagging.predictor", "tasks.train",
     "tasks.translation.predictor",
 )  # fmt: skip
 CALLED = {"evaluate": "outcome"}  # method of a predictor for a verb, if the names differ

@@ -26,6 +26,7 @@ from manyheads.tasks.encoding import Encoded, encode
 from manyheads.tasks.evaluation import EvaluationResult, record_of, scored_data
 from manyheads.tasks.explaining import ExplainsTexts
 from manyheads.tasks.inputs import Texts, equal_rows, rows_of
+from manyheads.tasks.patching import Patches
 from manyheads.tasks.predictor import TextPredictor
 from manyheads.tasks.reranking import Reranker
 from manyheads.tasks.targets import SHOWN_LABELS, Label, Prediction, Shares, shares, trained_target
@@ -34,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 @checked_methods
-class Classifier(TextPredictor[Model[Config]], Reranker, ExplainsTexts):
+class Classifier(TextPredictor[Model[Config]], Reranker, ExplainsTexts, Patches):
     """Text classifier with its tokenizer, as returned by `manyheads.load`."""
 
     verbs: ClassVar = ("classify", "embed", "rerank", "attend", "explain", "patch", "evaluate")

@@ -48,6 +48,7 @@ from manyheads.tasks.images.loading import (
 )
 from manyheads.tasks.images.objective import EVALUATION_BATCH, evaluation_loader, image_logits, image_metrics
 from manyheads.tasks.inputs import rows_of
+from manyheads.tasks.patching import Patches
 from manyheads.tasks.predictor import TrainedModel
 from manyheads.tasks.targets import SHOWN_LABELS, Label, Prediction, Shares, shares, trained_target
 from manyheads.training.distributed_map import distributed_map
@@ -183,7 +184,7 @@ class ImageEncoder(TrainedModel[ReadsImages[Config]]):
 
 
 @checked_methods
-class ImageClassifier(ImageEncoder):
+class ImageClassifier(ImageEncoder, Patches):
     """Image classifier with labels, as returned by `manyheads.load`."""
 
     verbs: ClassVar = ("classify", "embed", "attend", "lens", "explain", "patch", "evaluate")

@@ -34,6 +34,7 @@ from manyheads.tasks.language.arguments import check_integer, seeds_of, stop_str
 from manyheads.tasks.language.objective import text_metrics, token_losses
 from manyheads.tasks.language.shots import check_room, completion_result, read_prompts
 from manyheads.tasks.lens import HasLens
+from manyheads.tasks.patching import Patches
 from manyheads.tasks.tokenized_text import SHORTEN, tokenized, tokenized_ids
 from manyheads.training.distributed_map import distributed_map
 
@@ -69,7 +70,7 @@ Stream = Callable[[int, str], None]
 
 
 @checked_methods
-class LanguageModel(HasLens[GPT | UniversalSequence], ExplainsTexts):
+class LanguageModel(HasLens[GPT | UniversalSequence], ExplainsTexts, Patches):
     """Trained language model with its tokenizer, as returned by `manyheads.load` for GPT and GPT-2."""
 
     verbs: ClassVar = ("generate", "attend", "lens", "explain", "patch", "evaluate")

@@ -39,6 +39,7 @@ from manyheads.tasks.explaining import ExplainsTexts
 from manyheads.tasks.inputs import Texts, rows_of
 from manyheads.tasks.lens import HasLens
 from manyheads.tasks.masked_words.objective import mean_scores, scores
+from manyheads.tasks.patching import Patches
 from manyheads.tasks.predictor import TextPredictor
 from manyheads.tasks.tokenized_text import SHORTEN, TokenizedText, side_of
 from manyheads.training.distributed_map import distributed_map
@@ -67,7 +68,7 @@ class Fill(NamedTuple):
 
 
 @checked_methods
-class MaskedLanguageModel(HasLens[Bert], TextPredictor[Bert], ExplainsTexts):
+class MaskedLanguageModel(HasLens[Bert], TextPredictor[Bert], ExplainsTexts, Patches):
     """BERT with a head for predicting masked words, and its tokenizer, as returned by `manyheads.load`."""
 
     verbs: ClassVar = ("fill", "embed", "attend", "lens", "explain", "patch", "evaluate")
