@@ -137,10 +137,6 @@ def graphs(model: Model[Config]) -> dict[str, Graph]:
         return _translator(model)
     if isinstance(model, GPT) and model.config.window is not None:
         raise UserError(f"window is {model.config.window}: a graph has one mask for all blocks; convert to safetensors")
-    if isinstance(model, GPT) and model.config.positions != "learned":
-        raise UserError(
-            f"positions is {model.config.positions!r}: graphs have learned positions; convert to safetensors"
-        )
     if isinstance(model, GPT) and model.classifier is None:
         return {"model": _gpt(model)}
     if isinstance(model, Bert | TextClassifier | GPT):

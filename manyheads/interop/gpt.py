@@ -201,7 +201,7 @@ GPT2 = Family(
             _Hidden("feed_forward", "n_inner", default=None),
             activation("activation_function", "gelu_new", tanh="gelu_new"),
         ),
-        {"norm": "pre", "window": None, "positions": "learned"},
+        {"norm": "pre", "window": None},
         _PLAIN_ATTENTION,
     ),
     _weights("wte", "wpe", "lm_head.weight"),
@@ -214,7 +214,7 @@ OPENAI_GPT = Family(
         # In these files, "gelu" means the tanh approximation of GELU.
         (Choice("activation", ("afn",), {"gelu_tanh": [("gelu",)], "relu": [("relu",)],
                                          "silu": [("silu",), ("swish",)]}, default=("gelu",)),),
-        {"norm": "post", "feed_forward": None, "window": None, "positions": "learned"},
+        {"norm": "post", "feed_forward": None, "window": None},
         {},
     ),
     _weights("tokens_embed", "positions_embed", "lm_head.weight"),

@@ -42,9 +42,6 @@ class GPTConfig(LabelConfig, ExpertConfig):
     feed_forward  number of hidden units of the feed-forward networks. By default, 4 * width. "experts" means a mixture
                   of experts, each with `expert_size` or 4 * width hidden units; "none" means blocks that have only
                   attention (Elhage 2021)
-    positions     "learned": a vector that is added to the embedding of a token; "infused": a sinusoidal vector that is
-                  added to the inputs of queries and keys in every layer, but not to the residual stream (Press 2020,
-                  Elhage 2021)
     norm          "pre": before each sublayer and after the last block (GPT-2); "post": after each residual sum (GPT)
     bias          True if linear layers and layer norms have biases; False if they have none, as in nanoGPT
     window        number of tokens, including itself, that a token attends to in every second block, from the second
@@ -63,7 +60,6 @@ class GPTConfig(LabelConfig, ExpertConfig):
     heads: Heads = 12
     feed_forward: Size | Literal["experts", "none"] | None = None
     activation: str = "gelu_tanh"
-    positions: Literal["learned", "infused"] = "learned"
     norm: Literal["pre", "post"] = "pre"
     norm_eps: Epsilon = 1e-5
     bias: bool = True
@@ -104,17 +100,13 @@ class CausalDecoder(Generates[C_co, KVCache], Encodes[C_co]):
         To discard the last positions of a row, call `cache.advance` with a negative number for this row.
         """
         queries = tokens.shape[1]
-        x = self._embed(tokens, cache.offset)
-        hidden = self.decoder(x, mask=cache.mask(queries), cache=cache, positions=self._infused(x, cache.offset))
+        hidden = self.decoder(self._embed(tokens, cache.offset), mask=cache.mask(queries), cache=cache)
         cache.advance(queries)
         return self.project(hidden if at is None else hidden[torch.arange(len(at), device=at.device), at][:, None])
 
     def _embed(self, tokens: Tensor, offset: int | Tensor | None = None) -> Tensor:
         """Return the input (B, T, D) of the decoder for tokens (B, T), the first of which has the position `offset`."""
         raise NotImplementedError
-
-    def _infused(self, x: Tensor, offset: int | Tensor | None = None) -> Tensor | None:
-        """Return the vectors that each layer adds to its queries and keys, in the shape of its input x, or None."""
 
 
 class GPT(CausalDecoder[GPTConfig]):
@@ -128,9 +120,7 @@ class GPT(CausalDecoder[GPTConfig]):
         )
         c = config
         self.embedding, self.output_bias = TokenEmbedding(c.vocab, c.width), None
-        self.positions = PositionTable(
-            c.max_positions, c.width, "learned" if c.positions == "learned" else "concatenated"
-        )
+        self.positions = PositionTable(c.max_positions, c.width, "learned")
         norm = nn.LayerNorm(c.width, eps=c.norm_eps) if c.norm == "pre" else None
         blocks = [_block(c) for _ in range(c.layers)]
         self.decoder = Stack(blocks, norm) if c.window is None else BandedStack(blocks, norm, window=c.window)
@@ -158,8 +148,7 @@ class GPT(CausalDecoder[GPTConfig]):
     def hidden(self, tokens: Tensor, lengths: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """Return the hidden states of the last layer, (B, T, D), before the output projection."""
         packed = None if segments is None else (segments, segments)
-        x, mask = self._embed(tokens), Mask(causal=True, key_lengths=lengths, segments=packed)
-        return self.decoder(x, mask=mask, positions=self._infused(x))
+        return self.decoder(self._embed(tokens), mask=Mask(causal=True, key_lengths=lengths, segments=packed))
 
     encode = hidden
 
@@ -169,12 +158,8 @@ class GPT(CausalDecoder[GPTConfig]):
         return self.embedding.weight
 
     def _embed(self, tokens: Tensor, offset: int | Tensor | None = None) -> Tensor:
-        x = self.embedding(tokens)  # (B, T, D)
-        x = self.positions(x, offset) if self.config.positions == "learned" else x
+        x = self.positions(self.embedding(tokens), offset)  # (B, T, D)
         return dropout(x, self.config.embedding_dropout, self.training)
-
-    def _infused(self, x: Tensor, offset: int | Tensor | None = None) -> Tensor | None:
-        return self.positions(torch.zeros_like(x), offset) if self.config.positions == "infused" else None
 
     def _initialize(self) -> None:
         # The table of position embeddings is initialized like the token embeddings.

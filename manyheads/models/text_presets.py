@@ -145,7 +145,6 @@ _GPT: dict[str, Settings] = {
         **_nano(2, 128, 4, 128, 0.0),
         "vocab": 1024,
         "feed_forward": "none",
-        "positions": "infused",
         "bias": True,
     },
     "gpt2/nano": _nano(4, 128, 4, 64, 0.0),  # a model small enough for a CPU

@@ -237,8 +237,6 @@ def test_every_preset_has_a_form(name: str) -> None:
         ("openai-gpt", {"feed_forward": 20, "activation": "gelu", "bias": False}),
         ("gpt2", {"feed_forward": "none"}),
         ("gpt2", {"feed_forward": "none", "bias": False}),
-        ("gpt2", {"positions": "infused"}),
-        ("openai-gpt", {"positions": "infused"}),
     ],
 )
 def test_other_shapes_keep_our_format(kind: str, settings: dict[str, Any], tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_gpt3_can_be_planned_but_not_built() -> None:
         ("gpt2/1558m", 1_557_611_200),
         ("gpt2/baby", 10_745_088),
         ("gpt2/nano", 65 * 128 + 64 * 128 + 4 * (2 * 128 + 12 * 128**2) + 128),
-        # token and position tables, and two blocks of a norm and four square matrices with biases, and the last norm
+        # token and position tables, two blocks of a norm and four square matrices with biases, and the last norm
         ("gpt/attention-only", 1024 * 128 + 128 * 128 + 2 * (2 * 128 + 4 * 128 * 129) + 2 * 128),
     ],
 )

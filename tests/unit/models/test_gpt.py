@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from manyheads.core.positions import sinusoidal
 from manyheads.core.recording import record
 from manyheads.models.gpt import GPT, GPTConfig
 from manyheads.models.presets import preset
@@ -86,27 +85,6 @@ def test_batch_equals_single_despite_padding(settings: dict[str, Any]) -> None:
     torch.testing.assert_close(together[~behind], model(tokens)[~behind])
     for b, length in enumerate(LENGTHS.tolist()):
         torch.testing.assert_close(model(tokens[b : b + 1, :length]), together[b : b + 1, :length])
-
-
-def test_infused_positions_reach_only_queries_and_keys() -> None:
-    model, tokens = small(positions="infused").eval(), texts()
-    with (
-        record(model, of="residual") as states,
-        record(model, of="queries") as queries,
-        record(model, of="values") as values,
-    ):
-        model(tokens)
-    embedded = model.embedding(tokens)
-    torch.testing.assert_close(states["decoder"][0], embedded)
-    block: Any = model.decoder.blocks[0]
-    normalized = block.attention_norm(embedded)
-    for recorded, layer, x in (
-        (queries, block.attention.query, normalized + sinusoidal(T, 15, "concatenated").float()),
-        (values, block.attention.value, normalized),
-    ):
-        expected = layer(x).unflatten(-1, (3, 5)).transpose(1, 2)
-        torch.testing.assert_close(recorded["decoder.blocks.0.attention"][0], expected)
-    assert "positions.table" not in model.state_dict()
 
 
 @pytest.mark.parametrize("settings", KINDS)
