@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from manyheads.errors import MissingExtra
+from manyheads.errors import MissingExtra, extra
 from manyheads.files import replacing
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # color palette of Okabe & Ito, whose colors remain distinguishable for color-blind readers
 HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+SHOWN = 12  # maximum number of characters of a name in a picture
 
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,19 @@ def short_name(model: str | Path) -> str:
     """Return the short model name for a figure: the last part of its path, or OWNER/NAME for a model of the Hub."""
     hub = re.search(r"models--(.+?)--([^/\\]+)[/\\]snapshots", str(model))
     return f"{hub[1]}/{hub[2]}" if hub else PurePath(model).name
+
+
+def shortened(text: str, length: int = SHOWN) -> str:
+    """Return a text of at most `length` characters, which ends in an ellipsis if it was longer."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure, whose size is in inches. Raises MissingExtra without matplotlib."""
+    with extra("analysis", "a picture"):
+        from matplotlib.figure import Figure
+
+    return Figure((width, height), layout="constrained", facecolor="white")
 
 
 def save(figure: Figure, path: str | Path) -> None:

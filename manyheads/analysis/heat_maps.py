@@ -9,16 +9,15 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from manyheads.analysis.drawing import save_and_report, short_name
+from manyheads.analysis.drawing import new_figure, save_and_report, short_name, shortened
 from manyheads.analysis.maps import AttentionMaps
 from manyheads.displays import html_table
-from manyheads.errors import UserError, extra
+from manyheads.errors import UserError
 from manyheads.files import JsonObject, replacing, write
 
 LISTED = 5  # number of cells of each heat map that the text form lists, the largest first
 NUMBERED = 300  # maximum number of cells of a heat map whose values a picture prints
 LONGEST = 100  # maximum number of rows or columns in a picture
-SHOWN = 12  # maximum number of characters of a name in a picture
 
 
 class Panel(NamedTuple):
@@ -133,21 +132,18 @@ class HeatMaps:
 
         Returns notes about characters that the font lacks. Raises UserError for too many rows or columns.
         """
-        with extra("analysis", "a picture"):
-            from matplotlib.figure import Figure
-
         if (most := max(max(panel.values.shape) for panel in self.panels)) > LONGEST:
             raise UserError(f"found {most} rows or columns, and a picture has at most {LONGEST}: write arrays (.npz)")
         limit = max(1.0, *(float(np.abs(panel.values).max()) for panel in self.panels))
         high = [0.9 + 0.3 * len(panel.rows) for panel in self.panels]
         wide = 2.5 + 0.45 * max(len(panel.columns) for panel in self.panels)
-        figure = Figure(figsize=(max(wide, 6), sum(high)), layout="constrained", facecolor="white")
+        figure = new_figure(max(wide, 6), sum(high))
         axes = figure.subplots(len(self.panels), height_ratios=high, squeeze=False)[:, 0]
         for axis, panel in zip(axes, self.panels, strict=True):
             image = axis.imshow(panel.values, cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto")
             style: JsonObject = {"fontsize": 8, "parse_math": False}
-            axis.set_xticks(range(len(panel.columns)), map(_short, panel.columns), rotation=45, ha="right", **style)
-            axis.set_yticks(range(len(panel.rows)), map(_short, panel.rows), **style)
+            axis.set_xticks(range(len(panel.columns)), map(shortened, panel.columns), rotation=45, ha="right", **style)
+            axis.set_yticks(range(len(panel.rows)), map(shortened, panel.rows), **style)
             axis.set_title(panel.title, fontsize=10, parse_math=False)
             axis.tick_params(length=0)
             for (row, column), value in np.ndenumerate(
@@ -158,7 +154,3 @@ class HeatMaps:
         figure.suptitle(f"{short_name(self.model)}: {self.title}", fontsize=10, parse_math=False, wrap=True)
         figure.colorbar(image, ax=list(axes), pad=0.01, label=self.unit)
         return save_and_report(figure, path, "the arrays")
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= SHOWN else f"{name[: SHOWN - 1]}…"

@@ -104,7 +104,7 @@ def _write_channel_weights(predictor: LoadedModel, options: argparse.Namespace) 
     A data set has a row for each class, and several images have a row for each image.
     """
     for name in (*ONLY_FOR, "words", "lines", "first", "heads", "axis", "against"):
-        if vars(options)[name] not in (None, False):
+        if vars(options).get(name) not in (None, False):
             flag = name.replace("_", "-")
             raise UserError(f"--{flag} applies to attention maps, but {options.model} has channel weights")
     out: Path = options.out or Path("channels.png")

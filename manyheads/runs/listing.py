@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from manyheads.analysis.drawing import HUES, save
+from manyheads.analysis.drawing import HUES, new_figure, save
 from manyheads.displays import Table
-from manyheads.errors import UserError, extra
+from manyheads.errors import UserError
 from manyheads.files import JsonMapping, JsonObject
 from manyheads.runs.result import RunResult
 from manyheads.training.run_directory import LOCK, run_record, run_status, saved_run
@@ -138,9 +138,6 @@ def draw_curves(runs: Sequence[ListedRun], path: Path) -> list[str]:
 
     Raises UserError for more than `MAX_CURVES` runs, or if no run was validated.
     """
-    with extra("analysis", "a picture"):
-        from matplotlib.figure import Figure
-
     if len(runs) > MAX_CURVES:
         raise UserError(f"{len(runs)} runs are too many for a picture: expected at most {MAX_CURVES}; give a subfolder")
     curves = {run.name: [(e["step"], e["validation"]) for e in run.entries if "validation" in e] for run in runs}
@@ -148,7 +145,7 @@ def draw_curves(runs: Sequence[ListedRun], path: Path) -> list[str]:
     metrics = [name for name, _ in measured.most_common()]
     if not metrics:
         raise UserError("found no validation scores in these runs: there are no learning curves to draw")
-    figure = Figure(figsize=(5.5 * min(len(metrics), MAX_PLOTS), 4.2), layout="constrained", facecolor="white")
+    figure = new_figure(5.5 * min(len(metrics), MAX_PLOTS), 4.2)
     panels = figure.subplots(1, min(len(metrics), MAX_PLOTS), squeeze=False)[0]
     for panel, metric in zip(panels, metrics, strict=False):
         for number, run in enumerate(runs):

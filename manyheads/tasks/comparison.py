@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from manyheads.analysis.drawing import HUES, save
+from manyheads.analysis.drawing import HUES, new_figure, save
 from manyheads.calls import checked, shown
 from manyheads.displays import Table, html_table
-from manyheads.errors import UserError, extra
+from manyheads.errors import UserError
 from manyheads.files import JsonObject
 from manyheads.tasks.evaluation import Predictor
 from manyheads.tasks.loading import load
@@ -45,13 +45,10 @@ class Comparison(JsonObject):
 
         Raises UserError if there is no interval.
         """
-        with extra("analysis", "a picture"):
-            from matplotlib.figure import Figure
-
         tests = {name: test for name, test in self["bootstrap"].items() if "low" in test}
         if not tests:
             raise UserError("found no interval of a difference to draw: expected a bootstrap test")
-        figure = Figure(figsize=(6, 0.8 + 0.7 * len(tests)), layout="constrained", facecolor="white")
+        figure = new_figure(6, 0.8 + 0.7 * len(tests))
         panel = figure.subplots()
         panel.axvline(0, color="gray", linewidth=1)
         for row, test in enumerate(tests.values()):

@@ -20,7 +20,6 @@ from manyheads.data.batching import token_batches
 from manyheads.data.readers.documents import Documents
 from manyheads.data.readers.splits import SplitData
 from manyheads.data.sources.running_text import DocumentSource
-from manyheads.data.text.spelling import spelled_words
 from manyheads.data.text.tokenizers import encode_all
 from manyheads.models.elmo import Elmo
 from manyheads.models.presets import build, preset_for_data
@@ -32,6 +31,7 @@ from manyheads.training.distributed_map import distributed_map
 from manyheads.training.loss import smoothed_cross_entropy
 from manyheads.training.objective import Better, Loss
 from papers.directions.recipes import ElmoPretrainingConfig
+from papers.directions.spelling import spelled_words
 
 UNKNOWN, BEGIN, END = range(3)  # ids of other words, and of the marks around a text
 

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from manyheads.core.config import Range
 from manyheads.data.images.labeled_images import ImageData, digits
 from manyheads.data.readers.splits import SplitData
-from manyheads.data.sources.source import Source, check_counts
+from manyheads.data.sources.source import Items, Source
 from manyheads.errors import UserError
 from manyheads.files import fingerprint
 
@@ -63,18 +64,14 @@ class ClipSource(Source[Clips]):
     unit = "clips"
 
     predict: Literal["digit", "direction"] = "digit"
-    size: int = 10_000
-    tested: int = 1000
-    frames: int = 8
-    side: int = 16
-    slit: int = 3
+    size: Items = 10_000
+    tested: Items = 1000
+    frames: Annotated[int, Range(1, 1000)] = 8
+    side: Annotated[int, Range(DIGIT, 1000)] = 16
+    slit: Annotated[int, Range(1, DIGIT)] = 3
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_counts(size=self.size, tested=self.tested)
-        for name, minimum, maximum in (("frames", 1, 1000), ("side", DIGIT, 1000), ("slit", 1, DIGIT)):
-            if not isinstance(value := getattr(self, name), int) or not minimum <= value <= maximum:
-                raise UserError(f"{name} is {value!r}; expected {minimum} to {maximum:,}")
         if (pixels := (self.size + 2 * self.tested) * self.frames * self.side**2) > MAX_PIXELS:
             raise UserError(f"expected at most {MAX_PIXELS:,} pixels in all clips together, found {pixels:,}")
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
-from typing import get_args
 
 from manyheads.data.readers.parallel import Pairs
 from manyheads.data.readers.splits import SplitData
-from manyheads.data.sources.source import MAX_ITEMS, Source, check_counts
+from manyheads.data.sources.source import Items, Source
 from manyheads.errors import UserError
 from papers.universal.digit_strings import Algorithm, algorithmic_pairs
 
@@ -33,22 +32,14 @@ class DigitSource(Source[Pairs]):
     unit = "strings"
 
     algorithm: Algorithm = "copy"
-    longest: int = 40
-    lengths: tuple[int, ...] = (40,)
-    size: int = 40_000
-    validated: int = 200
-    tested: int = 100
+    longest: Items = 40
+    lengths: tuple[Items, ...] = (40,)
+    size: Items = 40_000
+    validated: Items = 200
+    tested: Items = 100
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_counts(size=self.size, tested=self.tested, longest=self.longest)
-        object.__setattr__(self, "lengths", tuple(self.lengths))
-        if self.algorithm not in get_args(Algorithm):
-            raise UserError(f"expected algorithm in {get_args(Algorithm)}, found {self.algorithm!r}")
-        if not all(isinstance(length, int) and 0 < length <= MAX_ITEMS for length in self.lengths):
-            raise UserError(f"expected lengths in characters, found {self.lengths}")
-        if not isinstance(self.validated, int) or not 1 <= self.validated <= MAX_ITEMS:
-            raise UserError(f"expected validated in 1 to {MAX_ITEMS:,}, found {self.validated!r}")
         characters = (self.size + self.validated) * self.longest + self.tested * sum(self.lengths)
         if characters > MAX_CHARACTERS:
             raise UserError(

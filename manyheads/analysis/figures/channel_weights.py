@@ -23,10 +23,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from manyheads.analysis.drawing import HUES, save, short_name
+from manyheads.analysis.drawing import HUES, new_figure, save, short_name
 from manyheads.calls import checked_methods
 from manyheads.core.runtime import eval_mode
-from manyheads.errors import UserError, extra
+from manyheads.errors import UserError
 from manyheads.files import PICTURES, replacing
 from manyheads.models.selective_kernel import BranchAttention
 from manyheads.models.squeeze_excitation import SqueezeExcitation
@@ -108,12 +108,9 @@ class ChannelWeights:
         A single row is drawn as bars, in the order of the channels. Several rows are drawn as a heat map below their
         mean over all images, with the channels sorted by mean weight.
         """
-        with extra("analysis", "a picture"):
-            from matplotlib.figure import Figure
-
         several = len(self.rows) > 1
         high = 0.6 + 0.15 * min(len(self.rows) + 1, NAMED) if several else 1.3
-        figure = Figure(figsize=(WIDTH, high * len(self.layers) + 1.0), layout="constrained", facecolor="white")
+        figure = new_figure(WIDTH, high * len(self.layers) + 1.0)
         of = f" of {short_name(self.model)}" if self.model else ""
         figure.suptitle(f"channel weights{of}\n{self.title}", fontsize=10, parse_math=False)
         pictured = self.picture is not None and not several

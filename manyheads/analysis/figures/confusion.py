@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from manyheads.analysis.drawing import save
-from manyheads.errors import UserError, extra
+from manyheads.analysis.drawing import new_figure, save, shortened
+from manyheads.errors import UserError
 from manyheads.files import JsonObject
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 COUNTED = 20  # maximum number of labels of a matrix in which each cell shows its count
 COLUMNS = 8  # number of images or matrices in a row of a picture
+LABEL = 24  # maximum number of characters of a label
 PANELS = 80  # maximum number of labels in a picture with a matrix for each label
 
 
@@ -33,24 +34,21 @@ def draw_confusion(path: str | Path, labels: Sequence[str], counts: NDArray[np.i
         raise UserError(
             f"found {len(labels):,} labels, and a picture has at most {PANELS}: print them by --confusion -"
         )
-    with extra("analysis", "a picture"):
-        from matplotlib.figure import Figure
-
     if counts.ndim == 3:
         width = min(COLUMNS, len(labels))
         rows = -(-len(labels) // width)
-        drawing = Figure(figsize=(1.9 * width + 0.4, 2.1 * rows + 0.4), layout="constrained")
+        drawing = new_figure(1.9 * width + 0.4, 2.1 * rows + 0.4)
         panels = list(drawing.subplots(rows, width, squeeze=False).flat)
         for panel, label, cells in zip(panels, labels, counts, strict=False):
             _draw_matrix(panel, ("no", "yes"), cells)
-            panel.set_title(_short(label), fontsize=9, parse_math=False)
+            panel.set_title(shortened(label, LABEL), fontsize=9, parse_math=False)
         for panel in panels[len(labels) :]:
             panel.axis("off")
         drawing.supxlabel("predicted", fontsize=10)
         drawing.supylabel("true", fontsize=10)
     else:
         side = 2.5 + 0.45 * min(len(labels), 40)
-        drawing = Figure(figsize=(side + 1, side), layout="constrained")
+        drawing = new_figure(side + 1, side)
         panel = drawing.subplots()
         image = _draw_matrix(panel, labels, counts, rotation=60)
         drawing.colorbar(image, ax=panel, label="fraction of the true label")
@@ -62,7 +60,7 @@ def _draw_matrix(panel: Axes, labels: Sequence[str], counts: NDArray[np.int64], 
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     image = panel.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     style: JsonObject = {"fontsize": min(9, 360 / len(labels)), "parse_math": False}
-    names = list(map(_short, labels))
+    names = [shortened(label, LABEL) for label in labels]
     panel.set_xticks(range(len(labels)), names, rotation=rotation, ha="right" if rotation else "center", **style)
     panel.set_yticks(range(len(labels)), names, **style)
     for (row, column), count in np.ndenumerate(counts if len(labels) <= COUNTED else counts[:0]):
@@ -71,17 +69,10 @@ def _draw_matrix(panel: Axes, labels: Sequence[str], counts: NDArray[np.int64], 
     return image
 
 
-def _short(label: str) -> str:
-    return label if len(label) <= 24 else f"{label[:23]}…"
-
-
 def draw_sheet(path: str | Path, pictures: Sequence[tuple[Image.Image, str]]) -> None:
     """Draw images in a grid, each with a caption."""
-    with extra("analysis", "a picture"):
-        from matplotlib.figure import Figure
-
     rows = max(1, -(-len(pictures) // COLUMNS))
-    drawing = Figure(figsize=(1.5 * COLUMNS, 1.8 * rows), layout="constrained")
+    drawing = new_figure(1.5 * COLUMNS, 1.8 * rows)
     panels = list(drawing.subplots(rows, COLUMNS, squeeze=False).flat)
     for panel in panels:
         panel.axis("off")

@@ -17,9 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyheads.analysis.drawing import save
+from manyheads.analysis.drawing import new_figure, save
 from manyheads.analysis.heads.selections import NONE, Hits, Selections, picks
-from manyheads.errors import extra
 from manyheads.files import JsonObject
 
 # names of the two directions of attention, written as attending word -> attended word
@@ -77,9 +76,6 @@ def draw_heads(selections: Selections, path: str | Path, minimum: int = 1) -> No
     if this head is better than the best offset by more than its confidence interval. The column on the right shows the
     best offset.
     """
-    with extra("analysis", "a picture"):
-        from matplotlib.figure import Figure
-
     rows = selections.table(minimum)
     layers, heads = selections.right.shape[2:]
     # accuracy of every attention head on every syntactic relation, (R, L * H)
@@ -87,7 +83,7 @@ def draw_heads(selections: Selections, path: str | Path, minimum: int = 1) -> No
     base = np.array([[row.base] for row in rows])
     # minimum width of the figure, so that the title fits
     wide, high = max(0.12 * layers * heads + 3, 7), 0.24 * len(rows) + 1.4
-    figure = Figure(figsize=(wide, high), layout="constrained")
+    figure = new_figure(wide, high)
     panel, side = figure.subplots(1, 2, width_ratios=(layers * heads, max(1, layers * heads / 36)))
     look: JsonObject = {"cmap": "Blues", "vmin": 0.0, "vmax": 1.0, "aspect": "auto", "interpolation": "nearest"}
     image = panel.imshow(accuracies, **look)

@@ -8,39 +8,34 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
-from manyheads.analysis.drawing import save_and_report, short_name
+from manyheads.analysis.drawing import new_figure, save_and_report, short_name, shortened
 from manyheads.analysis.lens.values import LensValues
 from manyheads.analysis.maps.picture_of_image import HEAT, OPAQUE
-from manyheads.errors import UserError, extra
+from manyheads.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LONGEST = 80  # maximum number of token positions in a picture
-SHOWN = 12  # maximum number of characters of a word in a picture
 COLUMNS = 5  # layers of an image in one row
 
 
 def draw_lens(lens: LensValues, path: str | Path) -> list[str]:
     """Draw the picture of a lens, and return notes about characters that the font lacks."""
-    with extra("analysis", "a picture"):
-        from matplotlib.figure import Figure
-
     if lens.grid is None and len(lens.tokens) > LONGEST:
         raise UserError(f"{len(lens.tokens)} tokens are too many for a picture: shorten the text to {LONGEST}")
-    figure = Figure(layout="constrained", facecolor="white")
+    figure = new_figure(1, 1)  # Its size follows from the content.
     title = f"{short_name(lens.model)}: {lens.title}"
     wide = _draw_text(lens, figure) if lens.grid is None else _draw_image(lens, figure)
-    limit = int(14 * wide)
-    figure.suptitle(title if len(title) <= limit else f"{title[: limit - 1]}…", fontsize=9, parse_math=False)
+    figure.suptitle(shortened(title, int(14 * wide)), fontsize=9, parse_math=False)
     return save_and_report(figure, path, "the page")
 
 
 def _draw_text(lens: LensValues, figure: Figure) -> float:
     """Draw the words as a table with layers from bottom to top. Return the width of the figure in inches."""
     likeliest = lens.probabilities[..., 0]  # (L, T)
-    shown = [[_short(ranked[0]) for ranked in row] for row in lens.words]
-    columns = max(len(word) for row in [*shown, [_short(token) for token in lens.tokens]] for word in row)
+    shown = [[shortened(ranked[0]) for ranked in row] for row in lens.words]
+    columns = max(len(word) for row in [*shown, [shortened(token) for token in lens.tokens]] for word in row)
     wide = max(1.3 + len(lens.tokens) * (0.2 + 0.075 * columns), 4.0)
     figure.set_size_inches(wide, 1.3 + 0.3 * len(lens.layers))
     panel = figure.subplots()
@@ -53,7 +48,7 @@ def _draw_text(lens: LensValues, figure: Figure) -> float:
                 weight="bold" if lens.words[row][at][0] == lens.answers[at] else "normal",
             )  # fmt: skip
     panel.set_yticks(range(len(lens.layers)), lens.names, fontsize=8)
-    panel.set_xticks(range(len(lens.tokens)), [_short(token) for token in lens.tokens], fontsize=8)
+    panel.set_xticks(range(len(lens.tokens)), [shortened(token) for token in lens.tokens], fontsize=8)
     for label in panel.get_xticklabels():
         label.set_parse_math(False)
     panel.tick_params(length=0)
@@ -84,12 +79,8 @@ def _draw_image(lens: LensValues, figure: Figure) -> float:
         panel.imshow(gray, cmap="gray", extent=(0, 1, 1, 0), vmin=0, vmax=255)
         image = panel.imshow(cells, cmap=heat, norm=scale, extent=(0, across, down, 0), interpolation="nearest")
         panel.set(xlim=(0, 1), ylim=(1, 0))
-        panel.set_title(f"{name}\n{_short(words[0][0])} {p[0, 0]:.0%}", fontsize=7, parse_math=False)
+        panel.set_title(f"{name}\n{shortened(words[0][0])} {p[0, 0]:.0%}", fontsize=7, parse_math=False)
     bar = figure.colorbar(image, ax=panels, pad=0.01, aspect=30, format="%d")
     bar.set_label(f"rank of {lens.answers[0]}", fontsize=8, parse_math=False)
     bar.ax.tick_params(labelsize=7)
     return wide
-
-
-def _short(word: str) -> str:
-    return word if len(word) <= SHOWN else f"{word[: SHOWN - 1]}…"

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from manyheads.analysis.drawing import HUES, save_and_report, short_name
+from manyheads.analysis.drawing import HUES, new_figure, save_and_report, short_name
 from manyheads.analysis.maps.layers import Layer, RecordedMaps
 from manyheads.analysis.maps.picture_of_image import ImageMaps, percent
 from manyheads.analysis.maps.sides import Side
-from manyheads.errors import UserError, extra
+from manyheads.errors import UserError
 from manyheads.files import PICTURES
 
 if TYPE_CHECKING:
@@ -102,11 +102,8 @@ class _Layout(NamedTuple):
 
     def figure(self) -> tuple[Figure, NDArray[np.object_]]:
         """Return an empty figure with its title, and an array of its panels, (layers, columns)."""
-        with extra("analysis", "a picture"):
-            from matplotlib.figure import Figure
-
         high = sum(self.heights) + 1.0 + 0.17 * self.title.count("\n")
-        figure = Figure(figsize=(self.wide, high), layout="constrained", facecolor="white")
+        figure = new_figure(self.wide, high)
         figure.suptitle(self.title, fontsize=10, parse_math=False)
         panels = figure.subplots(len(self.heights), self.columns, squeeze=False, height_ratios=self.heights)
         return figure, panels

@@ -14,7 +14,7 @@ from manyheads.data.readers.memory import Rows
 from manyheads.data.readers.roles import folders_in, role_of, splits_among, visible
 from manyheads.data.readers.splits import SplitData, Splits, hashes_of, hold_out
 from manyheads.data.sources.report import Report
-from manyheads.data.sources.source import Source, check_counts
+from manyheads.data.sources.source import Items, Source
 from manyheads.errors import UserError, shown
 
 
@@ -29,11 +29,7 @@ class ObjectSource(Source[ObjectData]):
     unit = "images"
     suffixes: ClassVar[tuple[str, ...]] = (".json",)
 
-    scenes: int = 4000
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_counts(scenes=self.scenes)
+    scenes: Items = 4000
 
     @property
     def expected(self) -> str:

@@ -24,7 +24,7 @@ from manyheads.data.readers.text_pairs import PairColumns, TextPairs, read_text_
 from manyheads.data.sources.class_source import ClassSource, warn_about_absent
 from manyheads.data.sources.holding_out import hold_out_questions
 from manyheads.data.sources.report import labeled_report, parallel_report, question_report, tag_report, text_pair_report
-from manyheads.data.sources.source import Source, check_counts
+from manyheads.data.sources.source import Items, Source
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
 
@@ -45,12 +45,8 @@ class ParallelSource(Source[Pairs]):
 
     source: str = "en"
     target: str = "de"
-    size: int = 30_000
+    size: Items = 30_000
     cache_folder: Path | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_counts(size=self.size)
 
     def read_one(self, corpus: str | Rows, labels: Sequence[str] = ()) -> Pairs:
         return read_parallel(
@@ -93,11 +89,7 @@ class LabeledSource(ClassSource[Labeled]):
     report = staticmethod(labeled_report)
 
     columns: Columns = field(default_factory=Columns)
-    size: int = 48_000
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_counts(size=self.size)
+    size: Items = 48_000
 
     def read_one(self, corpus: str | Rows, labels: Sequence[str] = ()) -> Labeled:
         names, skip = self.names_for(labels, corpus), self.skip_bad_lines
@@ -167,11 +159,7 @@ class TextPairSource(Source[TextPairs]):
     report = staticmethod(text_pair_report)
 
     columns: PairColumns = field(default_factory=PairColumns)
-    size: int = 30_000
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_counts(size=self.size)
+    size: Items = 30_000
 
     def read_one(self, corpus: str | Rows, labels: Sequence[str] = ()) -> TextPairs:
         return read_text_pairs(corpus, self.columns, skip_bad_lines=self.skip_bad_lines)
@@ -220,11 +208,7 @@ class TaggedSource(Source[Tagged]):
     report = staticmethod(tag_report)
 
     locale: str = "en"
-    size: int = 8000
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_counts(size=self.size)
+    size: Items = 8000
 
     def read_one(self, corpus: str | Rows, labels: Sequence[str] = ()) -> Tagged:
         tagged = read_conll(corpus, skip_bad_lines=self.skip_bad_lines)

@@ -119,7 +119,6 @@ def recorded_data(record: JsonMapping, *more: type[Source[Any]], run: Path | Non
         prints = {split: str(digits) for split, digits in data.get("fingerprints", {}).items()}
         known = {field.name for field in fields(kinds[kind])}
         source = kinds[kind](**{name: value for name, value in values.items() if name in known})
-        check_fields(source)
         check_complete("result.json", sorted({*known, "fingerprints"}.difference(UNRECORDED, data)))
         return RecordedData(source, prints, bool(data.get("in_memory")))
     except EarlierVersion:

@@ -16,8 +16,7 @@ from manyheads.data.readers.splits import HELD_OUT_FRACTION, SplitData, Splits, 
 from manyheads.data.readers.texts import Texts, read_texts
 from manyheads.data.sources.holding_out import held_out_line, hold_out_documents, hold_out_texts
 from manyheads.data.sources.report import document_report, text_report  # fmt: skip
-from manyheads.data.sources.source import Source, check_texts
-from manyheads.errors import UserError
+from manyheads.data.sources.source import Share, Source
 
 D = TypeVar("D", Texts, Documents)
 
@@ -36,10 +35,6 @@ class _FileSource(Source[D]):
 
     column: str = "text"
     cache_folder: Path | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_texts(column=self.column)
 
     @staticmethod
     @abstractmethod
@@ -75,12 +70,7 @@ class TextSource(_FileSource[Texts]):
     report = staticmethod(text_report)
     below = staticmethod(files_of)
 
-    share: float = 0.05
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.share < 1:
-            raise UserError(f"expected share between 0 and 1 for the held-out data, found {self.share}")
+    share: Share = 0.05
 
     def read_one(self, corpus: str | Rows, labels: Sequence[str] = ()) -> Texts:
         return read_texts(

@@ -13,8 +13,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, Generic, TypeVar
+from typing import Annotated, ClassVar, Generic, TypeVar
 
+from manyheads.core.config import Range, check_fields
 from manyheads.data.readers.compressed import format_suffix
 from manyheads.data.readers.memory import IN_MEMORY, Rows
 from manyheads.data.readers.roles import describe_roles, splits_among
@@ -28,7 +29,8 @@ logger = logging.getLogger(__name__)
 
 D = TypeVar("D", bound=Data)
 
-MAX_ITEMS = 10_000_000  # maximum number of items in a built-in corpus
+Items = Annotated[int, Range(1, 10_000_000)]  # number of items in a built-in corpus
+Share = Annotated[float, Range(0, 1, above=True, below=True)]  # fraction of the training data that is held out
 HUB = "hub:"
 # fields of `Source` that do not describe the data and are left out of result.json
 UNRECORDED = ("whole", "cache_folder", "follows", "memory")
@@ -61,20 +63,13 @@ class Source(ABC, Generic[D]):
     validation: str | None = None
     test: str | None = None
     skip_bad_lines: bool = False
-    seed: int = 0
+    seed: Annotated[int, Range(0, 2**63 - 1)] = 0
     whole: bool = False
-    fraction: float | None = None
+    fraction: Share | None = None
     memory: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_texts(data=self.data, validation=self.validation, test=self.test)
-        if self.fraction is not None and not 0 < self.fraction < 1:
-            raise UserError(f"held_out is {self.fraction!r}; expected a fraction between 0 and 1, such as 0.1")
-        if not isinstance(self.seed, int) or self.seed < 0 or not isinstance(self.skip_bad_lines, bool):
-            raise UserError(
-                f"seed is {self.seed!r}, skip_bad_lines is {self.skip_bad_lines!r}; expected an integer of 0 "
-                "or more, and a bool"
-            )
+        check_fields(self)
 
     # Subclasses override the following methods.
 
@@ -279,17 +274,3 @@ class Source(ABC, Generic[D]):
             },
             "items": {name: len(data) for name, data in splits.known.items()},
         }
-
-
-def check_texts(**values: object) -> None:
-    """Raise UserError for the first setting that is neither a text nor None."""
-    for name, value in values.items():
-        if not isinstance(value, str | None):
-            raise UserError(f"{name} is {value!r}; expected a text")
-
-
-def check_counts(**values: object) -> None:
-    """Raise UserError for the first setting that is not a number of items between 1 and `MAX_ITEMS`."""
-    for name, value in values.items():
-        if not isinstance(value, int) or not 1 <= value <= MAX_ITEMS:
-            raise UserError(f"{name} is {value!r}; expected 1 to {MAX_ITEMS:,}")

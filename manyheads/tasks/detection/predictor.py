@@ -28,7 +28,7 @@ from manyheads.tasks.detection.detected import Detected, detected
 from manyheads.tasks.detection.metrics import average_precision, precision_by_label
 from manyheads.tasks.detection.objective import tensors
 from manyheads.tasks.evaluation import EvaluationResult, scored_data
-from manyheads.tasks.images.loading import FILES, ImageInput, Images, open_plain
+from manyheads.tasks.images.loading import FILES, ImageInput, Images, compute_images, open_plain
 from manyheads.tasks.inputs import rows_of
 from manyheads.tasks.predictor import TrainedModel
 from manyheads.training.distributed_map import distributed_map
@@ -101,26 +101,16 @@ class Detector(TrainedModel[Detr]):
         if not 0 <= threshold <= 1:
             raise UserError(f"threshold is {threshold!r}: expected 0 to 1")
         items, single = rows_of(images, "image", FILES)
-        rows: list[list[FoundObject]] = [[] for _ in items]
 
-        def run(first: int) -> tuple[dict[int, list[FoundObject]], dict[int, str]]:
-            opened, errors = {}, {}
-            for index, image in enumerate(items[first : first + BATCH], first):
-                try:
-                    opened[index] = open_plain(image)
-                except UserError as error:
-                    if faults is None:
-                        raise
-                    errors[index] = str(error)
-            arrays = [self.preprocessing.array(image) for image in opened.values()]
-            sizes = [image.size for image in opened.values()]
-            return dict(zip(opened, self.detect_arrays(arrays, sizes, threshold=threshold), strict=True)), errors
+        def read(image: Image.Image) -> tuple[Pixels, tuple[int, int]]:
+            return self.preprocessing.array(image), image.size
 
-        for group, errors in distributed_map(range(0, len(items), BATCH), run):
-            for index, found in group.items():
-                rows[index] = found
-            if faults is not None:
-                faults |= errors
+        def compute(opened: list[tuple[Pixels, tuple[int, int]]]) -> list[list[FoundObject]]:
+            arrays, sizes = zip(*opened, strict=True)
+            return self.detect_arrays(arrays, sizes, threshold=threshold)
+
+        found = compute_images(items, BATCH, read, compute, faults)
+        rows = [found.get(index, []) for index in range(len(items))]
         return rows[0] if single else rows
 
     def detect_arrays(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from PIL import Image
 
@@ -18,8 +19,12 @@ from manyheads.errors import UserError
 from manyheads.models.adapt import adapt
 from manyheads.models.vit import ViT
 from manyheads.tasks.inputs import Column
+from manyheads.training.distributed_map import distributed_map
 
 logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+T = TypeVar("T")
 
 # Upper limits for values in config.json. The image size cannot be checked against the shapes of the weights.
 MAX_SIDE, MAX_PATCHES = 4096, 2**16
@@ -82,3 +87,35 @@ def open_plain(image: ImageInput) -> Image.Image:
     if isinstance(image, Image.Image):
         return plain_image(image)
     return open_image(image)
+
+
+def compute_images(
+    items: Sequence[ImageInput], size: int, read: Callable[[Image.Image], R], compute: Callable[[list[R]], Iterable[T]],
+    faults: dict[int, str] | None,
+) -> dict[int, T]:  # fmt: skip
+    """Return the result of every image by its index, computed in groups of `size` images.
+
+    read     function from an opened image to the input of `compute`
+    compute  function from the inputs of several images to their results
+    faults   dictionary to which an error message is added for each image that cannot be read, by its index. The image
+             then has no result. If None, such an image raises UserError
+    """
+
+    def run(first: int) -> tuple[dict[int, T], dict[int, str]]:
+        inputs, errors = dict[int, R](), dict[int, str]()
+        for index, image in enumerate(items[first : first + size], first):
+            try:
+                inputs[index] = read(open_plain(image))
+            except UserError as error:
+                if faults is None:
+                    raise
+                errors[index] = str(error)
+        results = compute(list(inputs.values())) if inputs else []
+        return dict(zip(inputs, results, strict=True)), errors
+
+    found: dict[int, T] = {}
+    for results, errors in distributed_map(range(0, len(items), size), run):
+        found |= results
+        if faults is not None:
+            faults |= errors
+    return found

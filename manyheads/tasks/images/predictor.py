@@ -42,6 +42,7 @@ from manyheads.tasks.images.loading import (
     FILES,
     ImageInput,
     Images,
+    compute_images,
     open_plain,
     preprocessing_of,
     resize_positions,
@@ -51,7 +52,6 @@ from manyheads.tasks.inputs import rows_of
 from manyheads.tasks.patching import Patches
 from manyheads.tasks.predictor import TrainedModel
 from manyheads.tasks.targets import SHOWN_LABELS, Label, Prediction, Shares, shares, trained_target
-from manyheads.training.distributed_map import distributed_map
 
 logger = logging.getLogger(__name__)
 
@@ -328,27 +328,8 @@ class ImageClassifier(ImageEncoder, Patches):
 
     def _rows_of_logits(self, items: Sequence[ImageInput], faults: dict[int, str] | None) -> list[Tensor | None]:
         """Return the logits (L,) of every image; None for an image whose error message is added to `faults`."""
-        rows: list[Tensor | None] = [None for _ in items]
-
-        def compute_group(first: int) -> tuple[dict[int, Tensor], dict[int, str]]:
-            # preprocessed images (C, Y, X), and error messages of the images that cannot be read, both by image index
-            arrays, errors = {}, {}
-            for i, image in enumerate(items[first : first + EVALUATION_BATCH], first):
-                try:
-                    arrays[i] = self.preprocessing.array(open_plain(image))
-                except UserError as error:
-                    if faults is None:
-                        raise
-                    errors[i] = str(error)
-            logits: Iterable[Tensor] = self._logits(list(arrays.values())) if arrays else []
-            return dict(zip(arrays, logits, strict=True)), errors
-
-        for group, errors in distributed_map(range(0, len(items), EVALUATION_BATCH), compute_group):
-            for i, row in group.items():
-                rows[i] = row
-            if faults is not None:
-                faults |= errors
-        return rows
+        found = compute_images(items, EVALUATION_BATCH, self.preprocessing.array, self._logits, faults)
+        return [found.get(index) for index in range(len(items))]
 
     def _logits(self, arrays: Sequence[NDArray[np.float32]]) -> Tensor:
         """Return the logits (B, L) of a batch of preprocessed images."""

@@ -15,12 +15,12 @@ import manyheads
 from manyheads import cli
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.documents import Documents
-from manyheads.data.text.spelling import spelled_words
 from manyheads.errors import UserError
 from manyheads.models.presets import build, preset
 from manyheads.tasks.train import train
 from papers.directions.__main__ import main
 from papers.directions.elmo import BEGIN, END, UNKNOWN, ElmoObjective, Passages
+from papers.directions.spelling import spelled_words
 
 SIZES: dict[str, Any] = {"width": 6, "hidden": 10, "filters": (3, 4), "max_characters": 9, "dropout": 0.0}
 DOCUMENTS = Documents.of([["A dog, a cat.", "The naïve dog sleeps."], ["a cat"]])

@@ -140,9 +140,9 @@ def test_digit_tests_are_ordered_by_length() -> None:
     [
         ({"size": 10_000_000, "longest": 10_000_000}, "found up to 100,"),
         ({"tested": 10_000_000, "lengths": [1000, 1000]}, "found up to 20,"),
-        ({"validated": "a"}, "expected validated in 1 to 10,000,000, found 'a'"),
-        ({"algorithm": "none"}, "expected algorithm in"),
-        ({"lengths": [10**9]}, "expected lengths in characters"),
+        ({"validated": "a"}, "validated is 'a': expected an integer from 1 to 10000000"),
+        ({"algorithm": "none"}, "algorithm is 'none': expected one of"),
+        ({"lengths": [10**9]}, "lengths is .* expected a list with each item an integer from 1"),
     ],
 )
 def test_a_record_of_impossible_strings_is_damaged(settings: dict[str, Any], fault: str) -> None:

@@ -192,5 +192,5 @@ def test_images_are_stratified_too() -> None:
 
 @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1])
 def test_an_impossible_fraction_is_refused(fraction: float) -> None:
-    with pytest.raises(ValueError, match="expected a fraction between 0 and 1"):
+    with pytest.raises(ValueError, match="expected a number above 0 and below 1"):
         LabeledSource(fraction=fraction)

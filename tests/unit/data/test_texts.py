@@ -121,7 +121,7 @@ def test_bad_input_is_reported(tmp_path: Path) -> None:
         match=r"a\.jsonl:1: expected text in column 'text'; rename the column to 'text', or train with column=NAME",
     ):
         read_texts(write(tmp_path / "table", {"a.jsonl": "{}"}) / "a.jsonl")
-    with pytest.raises(ValueError, match="expected share between 0 and 1 for the held-out data, found 1.5"):
+    with pytest.raises(ValueError, match="share is 1.5: expected a number above 0 and below 1"):
         read_text_splits(tmp_path, share=1.5)
 
 

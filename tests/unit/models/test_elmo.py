@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from manyheads.data.text.spelling import spelled_words
 from manyheads.models.adapt import adapt
 from manyheads.models.elmo import Elmo, spell
 from manyheads.models.presets import build, preset
 from manyheads.tasks.outputs import padded
+from papers.directions.spelling import spelled_words
 
 TEXTS = ("Don't go to Łódź.", "yes", "an antidisestablishmentarianism")
 PUBLISHED = 93_600_864  # parameters of the published model in AllenNLP, without its softmax over words

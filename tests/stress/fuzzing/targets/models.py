@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save
 from tokenizers import Tokenizer
 
 from manyheads import directory
-from manyheads.data.text import spelling, tokenizers
+from manyheads.data.text import tokenizers
 from manyheads.data.text.tokenizers import load_tokenizer
 from manyheads.interop.formats import TIMM
 from manyheads.interop.tokenizer import read_tokenizers
@@ -22,6 +22,7 @@ from manyheads.interop.tutorial import read_vocabulary
 from manyheads.interop.weights import read_pickled, read_safe, read_shapes
 from manyheads.models.presets import FAMILIES, TRANSLATORS
 from manyheads.tasks.loading import load
+from papers.directions.spelling import spelled_words
 from tests.stress.fuzzing.inputs import Files, read
 from tests.stress.fuzzing.targets.target import Target
 
@@ -90,7 +91,7 @@ def tokenizer_for(family: str) -> Tokenizer | None:
     if family in ("gpt2", "universal-sequence"):
         return tokenizers.train_byte_bpe(TEXTS, 288)
     if family == "elmo":
-        return spelling.spelled_words()
+        return spelled_words()
     if family in TRANSLATORS:
         return tokenizers.train_bpe(TEXTS, 48)
     return (
