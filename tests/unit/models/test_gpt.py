@@ -71,7 +71,6 @@ KINDS: list[dict[str, Any]] = [
     {"norm": "post"},
     {"window": 3},
     {"feed_forward": "none"},
-    {"positions": "infused"},
 ]
 
 
