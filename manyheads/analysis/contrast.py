@@ -137,8 +137,9 @@ class Contrast:
         against  name of another output; by default, the most likely output for the corrupt input, or the second one if
                  that is the target
 
-        Raises UserError for a model without residual stream, if the inputs differ in their number of tokens, or if
-        their differences of logits are equal. Logs a warning if these are nearly equal.
+        Raises UserError for a model without residual stream, if the inputs differ in their number of tokens or in the
+        position of the prediction, or if their differences of logits are equal. Logs a warning if these are nearly
+        equal.
         """
         stack_of(clean)
         sides = [() if readout.side is None else readout.side.tokens for readout in (clean, corrupt)]
@@ -147,10 +148,15 @@ class Contrast:
                 f"the clean input has {len(sides[0])} tokens and the corrupt input {len(sides[1])}, expected equal "
                 f"numbers: {'|'.join(sides[0])} and {'|'.join(sides[1])}"
             )
+        if clean.position != corrupt.position:
+            raise UserError(
+                f"the model predicts token {clean.position} of the clean input and token {corrupt.position} of the "
+                "corrupt input: expected the same position"
+            )
         difference = Difference.of(clean, target, against, corrupt)
         with torch.no_grad(), eval_mode(clean.model):
             clean_value, corrupt_value = (float(difference(readout.logits())) for readout in (clean, corrupt))
-        if abs(clean_value - corrupt_value) < MIN_DIFFERENCE:
+        if not abs(clean_value - corrupt_value) >= MIN_DIFFERENCE:  # also if a value is NaN
             raise UserError(
                 f"the {difference.name(clean)} is {clean_value:.4f} for both inputs: expected inputs that change it"
             )

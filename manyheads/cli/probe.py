@@ -27,7 +27,8 @@ def add(verbs: Verbs) -> None:
         Option("--treebank", "FILE", "sentences with dependency trees, in CoNLL-U; without it, find induction, "
                "previous-token and duplicate-token heads on repeated random tokens"),
         Option("--train", "FILE", "a second treebank, to train parsers on attention weights alone"),
-        Option("--out", "FILE", "heat map of the heads, .png, .svg or .pdf", Path),
+        Option("--out", "FILE", "heat map of the heads, .png, .svg or .pdf; without --treebank also arrays (.npz)",
+               Path),
         Flag("--all", "list every relation"),
         Option("--minimum", "N", f"omit relations with fewer words (default: {MINIMUM})",
                whole(1, 10**9), default=MINIMUM),

@@ -21,11 +21,13 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from manyheads.calls import checked, checked_methods, shown
 from manyheads.core.recording import Layers, select_taps
 from manyheads.core.tap import ATTENTION, Change, Place, Tap, check_range
 from manyheads.errors import UserError
 
 
+@checked_methods
 class Edit:
     """Edits of the activations of a model. They are undone when the `with` block of `edit` ends.
 
@@ -97,6 +99,7 @@ class Edit:
         self._undo.clear()
 
 
+@checked
 @contextmanager
 def edit(model: nn.Module) -> Iterator[Edit]:
     """Edit activations of a model while the `with` block runs.
@@ -139,9 +142,11 @@ def _replaced(
 
 def _fitted(new: Tensor | Change, part: Tensor) -> Tensor:
     """Return the replacement of a part, in the shape of the part."""
-    replacement = new.to(part) if isinstance(new, Tensor) else new(part)
+    replacement = new if isinstance(new, Tensor) else new(part)
+    if not isinstance(replacement, Tensor):
+        raise UserError(f"the replacement is {shown(replacement)}: expected a function that returns a tensor")
     try:
-        return replacement.expand_as(part)
+        return replacement.to(part).expand_as(part)
     except RuntimeError:
         shapes = f"{tuple(replacement.shape)}, expected a shape that broadcasts to {tuple(part.shape)}"
         raise UserError(f"the replacement has the wrong shape: found {shapes}") from None

@@ -24,6 +24,7 @@ from typing import TypeVar, get_args
 
 from torch import Tensor, nn
 
+from manyheads.calls import checked
 from manyheads.core.tap import ATTENTION, Calculation, Place, Recording, Tap, check_range
 from manyheads.errors import UserError
 
@@ -42,6 +43,7 @@ class Maps(dict[str, list[Tensor]]):
         return "\n".join([f"Recording of {len(lines)} layers (calls x shape)", *lines])
 
 
+@checked
 @contextmanager
 def record(
     model: nn.Module,
@@ -154,6 +156,8 @@ def select_taps(model: nn.Module, place: Place, layers: Layers, heads: Sequence[
             if not matching:
                 raise UserError(f"no {noun} layer matches {layer!r}: expected one of {', '.join(names)}")
             selected += [name for name in matching if name not in selected]
+    if not selected:
+        raise UserError(f"found no {noun} layer: expected one of {', '.join(names)}")
     for name in selected:
         for head in heads or ():
             count: int = modules[name].heads  # type: ignore[assignment]

@@ -35,7 +35,7 @@ class Patches:
             >>> found["heads"].shape  # (layers, heads)
             (2, 2)
         """
-        with self.compute.autocast():
+        with self.compute.settings():
             return patch(self.readout(clean), self.readout(corrupt), target, against)
 
     def logit_attribution(
@@ -53,5 +53,5 @@ class Patches:
             >>> bool(abs(found["layers"].sum() + found["rest"].sum() - found.value) < 1e-4)
             True
         """
-        with self.compute.autocast():
+        with self.compute.settings():
             return attribute_logits(self.readout(text), target, against, scale=scale)

@@ -83,6 +83,11 @@ def test_other_models_are_patched(runs: Path, name: str, clean: str, corrupt: st
         ("gpt", [CLEAN, ""], "the text is empty after tokenization"),
         ("gpt", [CLEAN, CORRUPT, "--out", "effects.gif"], "--out effects.gif: expected a name that ends in"),
         ("bert", [CLEAN, CORRUPT], "the text has no [MASK]"),
+        (
+            "bert",
+            ["the [MASK] sat on the dog", "the cat sat on the [MASK]"],
+            "predicts token 2 of the clean input and token 6 of the corrupt input: expected the same position",
+        ),
         ("labels", [CLEAN, CORRUPT, "--target", "maybe"], "the model has no label 'maybe'"),
         ("lstm", [CLEAN, CORRUPT], "SequenceBaseline has no residual stream to analyze"),
         ("translator", [CLEAN, CORRUPT], "this model does not support patch"),
@@ -108,3 +113,12 @@ def test_inputs_that_hardly_change_the_prediction_are_warned_about(
     monkeypatch.setattr("manyheads.analysis.contrast.SMALL_DIFFERENCE", 1.0)
     predictor.patch(CLEAN, CORRUPT, target=" cat", against=" dog")
     assert f"hardly changes, from {found.corrupt:.4f} to {found.clean:.4f}" in caplog.text
+
+
+def test_patching_and_attribution_compute_in_float32(runs: Path) -> None:
+    plain, half = manyheads.load(runs / "gpt"), manyheads.load(runs / "gpt", precision="bf16")
+    words = {"target": " cat", "against": " dog"}
+    np.testing.assert_array_equal(
+        half.patch(CLEAN, CORRUPT, **words)["heads"], plain.patch(CLEAN, CORRUPT, **words)["heads"]
+    )
+    assert half.logit_attribution(CLEAN).value == plain.logit_attribution(CLEAN).value

@@ -15,6 +15,7 @@ is "relevance" for a ViT, "grad-cam" for a convolutional network, and "integrate
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,9 +35,12 @@ from manyheads.analysis.readout import Readout
 from manyheads.core.runtime import eval_mode
 from manyheads.errors import UserError
 
+logger = logging.getLogger(__name__)
+
 __all__ = ["METHODS", "Explanation", "explain"]
 
 INTEGRATED = "integrated-gradients"
+TOLERANCE = 0.05  # completeness error, as a fraction of the difference of scores, above which a warning is logged
 # for each method: a function that returns True if the method applies, and the method. The first method that applies is
 # the default for images.
 METHODS: dict[str, tuple[Callable[[Readout], bool], Callable[[Score], Tensor]]] = {
@@ -94,7 +98,13 @@ def explain(
             values = values[-math.prod(side.grid) :].unflatten(0, side.grid)  # without the tokens before the patches
         rows, columns, side = *(tuple(map(str, range(size))) for size in values.shape), None
     panel = Panel(method, rows, columns, values.detach().double().cpu().numpy(), readout.picture)
-    return Explanation(
+    found = Explanation(
         readout.source, readout.title, f"for {target!r}", (panel,), method, target,
         readout.probability(logits[0], index), difference, side,
     )  # fmt: skip
+    if found.error is not None and difference is not None and found.error > TOLERANCE * abs(difference):
+        logger.warning(
+            f"the values sum to {found.values.sum():.4g}, but the difference of scores is {difference:.4g}: "
+            "raise steps (--steps)"
+        )
+    return found

@@ -84,7 +84,7 @@ class WordReader:
         tokenizer = getattr(loaded, "tokenizer", None)
         model: Model[Config] = loaded.model.bert if isinstance(loaded.model, BertFeatures) else loaded.model
         if not isinstance(tokenizer, Tokenizer):
-            raise UserError(f"{loaded.path}: expected a model that reads texts, because a treebank consists of texts")
+            raise UserError(f"{loaded.path}: expected a model that reads texts")
         if not tapped(model):
             raise UserError(f"{loaded.path}: {type(model).__name__} has no attention heads to probe")
         self.tokenizer, self.model, self.compute = tokenizer, model, loaded.compute

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -236,5 +237,8 @@ def test_bad_contrasts_are_reported() -> None:
         patch(clean, clean, "1", "2")
     with pytest.raises(ValueError, match="target and against are both '1'"):
         patch(clean, corrupt, "1", "1")
+    broken = replace(clean, select=lambda logits: clean.select(logits) * torch.nan)
+    with pytest.raises(ValueError, match="is nan for both inputs"):
+        patch(broken, replace(corrupt, select=broken.select), "1", "2")
     with pytest.raises(ValueError, match="receiver \\(3, 0\\) does not exist"):
         path_patching(clean, corrupt, [(3, 0)], target="1", against="2")

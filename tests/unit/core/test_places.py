@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -191,3 +191,23 @@ def test_a_loop_over_positions_is_one_call() -> None:
         calls = [call for calls in found[place].values() for call in calls]
         assert [call.shape[-2] for call in calls] in ([length], [])
     torch.testing.assert_close(found["scores"].popitem()[1][0].softmax(-1), weights)
+
+
+def test_replacements_become_tensors_of_the_replaced_type(gpt: GPT) -> None:
+    with edit(gpt) as change:
+        change.residual("decoder", lambda state: torch.ones_like(state, dtype=torch.long))
+        ones = gpt(tokens())
+    with edit(gpt) as change:
+        change.residual("decoder", torch.ones_like)
+        torch.testing.assert_close(gpt(tokens()), ones)
+
+
+def test_edits_without_a_replacement_are_refused(gpt: GPT) -> None:
+    function: Any = lambda state: None  # noqa: E731
+    heads: Any = 0
+    with edit(gpt) as change:
+        change.residual("decoder", function)
+        with pytest.raises(ValueError, match="the replacement is None: expected a function that returns a tensor"):
+            gpt(tokens())
+        with pytest.raises(ValueError, match="heads is 0: expected a list or None"):
+            change.zero([0], heads)

@@ -220,6 +220,9 @@ def test_an_error_in_the_block_propagates_and_ends_recording(model: Transformer)
         ({"layers": 6}, "layer 6 does not exist: expected 0 to 5"),
         ({"heads": [0, 4]}, r"encoder\.blocks\.0\.attention has no head 4: expected 0 to 3"),
         ({"layers": 0, "queries": [6]}, "query row 6 does not exist: expected 0 to 5"),
+        ({"heads": 3}, "heads is 3: expected a list or None"),
+        ({"layers": 1.5}, "layers is 1.5: expected a list or a string or a whole number or None"),
+        ({"layers": []}, "found no attention layer: expected one of encoder"),
     ],
 )
 def test_missing_items_are_reported(

@@ -332,3 +332,14 @@ def test_a_target_is_one_token_of_the_vocabulary(tmp_path: Path) -> None:
     single = gpt.explain("t", method="rollout")
     assert (single.values.tolist(), single.limits) == ([1.0], (0.0, 1.0))
     assert single.draw(tmp_path / "single.png") == []
+
+
+def test_an_incomplete_sum_is_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    gpt = load(services.language_model(tmp_path))
+    found = gpt.explain("the cat sat on the", steps=1)
+    assert found.error > 0.05 * abs(found.difference)
+    assert "raise steps (--steps)" in caplog.text
+    caplog.clear()
+    found = gpt.explain("the cat sat on the", steps=1000)
+    assert found.error < 0.05 * abs(found.difference)
+    assert not caplog.messages
