@@ -9,6 +9,6 @@ from manyheads.analysis.lens.lens import EMBEDDING, Lens
 from manyheads.analysis.lens.tuned import Tuned, TunedLens, tune
 
 __all__ = [
-    "EMBEDDING", "LayerStates", "Lens", "Predictions", "Tuned", "TunedLens", "divergence", "layer_states", "predictions",
-    "tune",
+    "EMBEDDING", "LayerStates", "Lens", "Predictions", "Tuned", "TunedLens", "divergence", "layer_states",
+    "predictions", "tune",
 ]  # fmt: skip

@@ -222,7 +222,7 @@ def test_an_unknown_architecture_is_refused_by_its_name(
     torch.save({"x": torch.zeros(1)}, tmp_path / "pytorch_model.bin")
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path))
     model, out = str(tmp_path), str(tmp_path / "out")
-    commands = [["summary", model], ["summary", "hub:some/model"], ["convert", model, out],
+    commands = [["summary", model], ["summary", "hub:some/model"],
                 ["train", "text-classification", "--init", model, "--out", out]]  # fmt: skip
     for command in commands:
         assert cli.main(command) == 2, command

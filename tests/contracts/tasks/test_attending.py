@@ -283,7 +283,7 @@ def test_impossible_requests_are_reported_in_one_line(
     bert(tmp_path / "reader", wordpiece, head="question")
     resnet = ResNet(ResNetConfig(depths=(1,), widths=(8,), labels=("a", "b"), channels=1))
     directory.save(tmp_path / "resnet", resnet, preprocessing={"image_mean": [0.5], "image_std": [0.5], "size": 8})
-    assert load(tmp_path / "resnet").supported == ("classify", "embed", "evaluate")
+    assert load(tmp_path / "resnet").supported == ("classify", "embed", "explain", "evaluate")
     image = png(tmp_path / "a.png")
     for arguments, message in (
         ((translator.path, "a", "--layers", "9"), "encoder layer 9 does not exist: valid are 0 to 1"),

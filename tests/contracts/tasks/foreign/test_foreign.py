@@ -180,7 +180,10 @@ def test_the_commands_write_pages_and_other_verbs_are_refused(
     path = saved("llama")
     assert cli.main(["attend", str(path), TEXT, "--out", str(tmp_path / "maps.html")]) == 0
     assert cli.main(["lens", str(path), TEXT, "--out", str(tmp_path / "lens.html")]) == 0
-    assert cli.main(["explain", str(path), TEXT, "--steps", "5", "--out", str(tmp_path / "words.html")]) == 0
+    assert (
+        cli.main(["explain", str(path), TEXT, "--method", "input-x-gradient", "--out", str(tmp_path / "words.html")])
+        == 0
+    )
     assert capsys.readouterr().err == ""
     for arguments, message in (
         (("generate", path, TEXT), "does not support generate: use it with manyheads attend or lens or explain"),
