@@ -50,7 +50,8 @@ class Difference:
             first = int(readout.logits()[0].argmax()) if target is None else readout.names.index(target)
             second = None if against is None else readout.names.index(against)
             if second is None and other is not None:
-                ranked = other.logits()[0].topk(min(2, other.logits().shape[1])).indices.tolist()
+                logits = other.logits()[0]
+                ranked = logits.topk(min(2, len(logits))).indices.tolist()
                 second = next((index for index in ranked if index != first), None)
         if first == second:
             raise UserError(f"target and against are both {readout.names.name(first)!r}: name two different outputs")

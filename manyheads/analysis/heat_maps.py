@@ -1,4 +1,4 @@
-"""Named heat maps: the result of detectors of heads, of patching and of logit attribution."""
+"""Named heat maps: the result of detectors of heads, of patching, of logit attribution and of explanations."""
 
 from __future__ import annotations
 
@@ -146,9 +146,9 @@ class HeatMaps:
             axis.set_yticks(range(len(panel.rows)), map(shortened, panel.rows), **style)
             axis.set_title(panel.title, fontsize=10, parse_math=False)
             axis.tick_params(length=0)
-            for (row, column), value in np.ndenumerate(
-                panel.values if panel.values.size <= NUMBERED else np.empty((0, 0))
-            ):
+            for (row, column), value in np.ndenumerate(panel.values):
+                if panel.values.size > NUMBERED:
+                    break
                 color = "white" if abs(value) > 0.6 * limit else "black"
                 axis.text(column, row, f"{value:.2f}", ha="center", va="center", color=color, fontsize=7)
         figure.suptitle(f"{short_name(self.model)}: {self.title}", fontsize=10, parse_math=False, wrap=True)

@@ -204,6 +204,8 @@ def attend(
     """
     assert (key is None) == (scores is not None), "expected either key or scores, not both"
     scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+    if tap is not None and not tap.is_active:
+        tap = None
     if tap is not None:
         query, value = tap.on("queries", query), tap.on("values", value)
         key = None if key is None else tap.on("keys", key)
@@ -213,7 +215,7 @@ def attend(
         tap.record_calculation(attention_map.calculation)
     if explicit is None:
         explicit = attention_map.explicit_is_faster(dropout)
-    if explicit and not (tap is not None and tap.is_active) and attention_map.has_trained_products():
+    if explicit and tap is None and attention_map.has_trained_products():
         return attention_map.trained(dropout)
     if tap is not None and tap.changes("scores"):
         scores = tap.on("scores", attention_map.biased_scores())

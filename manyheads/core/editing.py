@@ -104,7 +104,7 @@ class Edit:
 def edit(model: nn.Module) -> Iterator[Edit]:
     """Edit activations of a model while the `with` block runs.
 
-    Attention maps, outputs of heads, outputs of feed-forward networks and the residual stream can be edited.
+    All places that `manyheads.core.tap` lists can be edited.
 
         >>> before = gpt.generate("the cat", max_tokens=3, temperature=0)
         >>> with manyheads.edit(gpt.model) as change:

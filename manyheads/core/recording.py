@@ -56,13 +56,13 @@ def record(
 ) -> Iterator[Maps]:
     """Record attention maps (per call and head, before dropout) or other activations while the `with` block runs.
 
-    layers   layer names as `tapped(model, of)` lists them, shell patterns of names, or indices into that list. By
-             default, all layers
-    heads    indices of heads, in the order of the result. By default, all heads
-    queries  indices of query rows, or of positions, negative from the end. By default, all. With a key-value cache,
-             they count within each call
-    of       place, such as "residual"; `manyheads.core.tap` lists all places with their shapes. Active edits apply
-             first
+    layers     layer names as `tapped(model, of)` lists them, shell patterns of names, or indices into that list. By
+               default, all layers
+    heads      indices of heads, in the order of the result. By default, all heads
+    queries    indices of query rows, or of positions, negative from the end. By default, all. With a key-value cache,
+               they count within each call
+    of         place, such as "residual"; `manyheads.core.tap` lists all places with their shapes. Active edits apply
+               first
     gradients  True to record the tensors of the graph themselves: after `backward()`, their `grad` is set, also if the
              parameters are frozen. Attention weights are then computed explicitly. By default, copies are recorded
 

@@ -115,14 +115,15 @@ class Tap(nn.Module):
 
     def changes(self, place: Place) -> bool:
         """Return True if `on` returns another tensor than it receives."""
-        graph = any(recording.place == place and recording.gradients for recording in self.recordings)
-        return graph or any(at == place for at, _ in self.edits)
+        return self._records_gradients(place) or any(at == place for at, _ in self.edits)
 
     def on(self, place: Place, activations: Tensor) -> Tensor:
         """Apply the active edits of a place to its activations, record the result, and return it."""
+        if not self.is_active:
+            return activations
         for at, change in self.edits:
             activations = change(activations) if at == place else activations
-        if any(recording.place == place and recording.gradients for recording in self.recordings):
+        if self._records_gradients(place):
             activations = _with_gradient(activations)
         self.store(place, activations)
         return activations
@@ -154,6 +155,9 @@ class Tap(nn.Module):
             else:
                 with torch.no_grad():
                     recording.calls.append(part(recording.heads, recording.queries).detach().clone())
+
+    def _records_gradients(self, place: Place) -> bool:
+        return any(recording.place == place and recording.gradients for recording in self.recordings)
 
     def record_calculation(self, part: Callable[[Sequence[int] | None], Calculation]) -> None:
         """Store the inputs of the attention that the active recordings have requested.

@@ -40,7 +40,7 @@ class Explanation(HeatMaps):
     method       name of the method
     target       name of the explained output: a label or a token
     probability  probability of the target according to the model; None if the model predicts a number
-    difference   score of the input minus score of the baseline, to which the values of integrated gradients sum
+    difference   score of the input minus score of the baseline. The values of integrated gradients sum to it
     side         names of the tokens, and the words to which they belong; None for an image
     """
 
