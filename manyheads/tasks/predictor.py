@@ -174,7 +174,7 @@ class ModelWithTokenizer(TrainedModel[M]):
         return Names(name, index)
 
     def _readout(
-        self, rows: Sequence[Tensor], side: Side, title: str, position: int | None, names: Names,
+        self, rows: Sequence[Tensor], side: Side, title: str, *, position: int | None, names: Names,
         select: Callable[[Tensor], Tensor], kind: TargetKind = "classes",
     ) -> Readout:  # fmt: skip
         inputs = tuple(row.to(self.compute.device) for row in rows)

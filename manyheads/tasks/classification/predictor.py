@@ -163,7 +163,9 @@ class Classifier(TextPredictor[Model[Config]], Reranker, ExplainsTexts, Patches)
         rows, side = self._model_inputs(self._tokenized(text, pair, truncate), truncate)
         title = text if pair is None else f"{text} | {pair}"
         names = Names.of_labels(self.target.labels)
-        return self._readout(rows, side, title, None, names, lambda logits: logits, self.target.kind)
+        return self._readout(
+            rows, side, title, position=None, names=names, select=lambda logits: logits, kind=self.target.kind
+        )
 
     def _predict(
         self, texts: str | Texts, pairs: str | Texts | None, top: int | None, threshold: float | None, truncate: bool

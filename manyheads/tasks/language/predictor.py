@@ -237,7 +237,9 @@ class LanguageModel(HasLens[GPT | UniversalSequence], ExplainsTexts, Patches):
         ' cat'
         """
         rows, side, text = self._read(text, truncate)
-        return self._readout(rows, side, text, len(side) - 1, self._words(), lambda logits: logits[:, -1])
+        return self._readout(
+            rows, side, text, position=len(side) - 1, names=self._words(), select=lambda logits: logits[:, -1]
+        )
 
     def _read(self, text: str, truncate: bool) -> tuple[list[Tensor], Side, str]:
         """Return the inputs of the model for a text, its tokens, and the text as it is read."""

@@ -171,7 +171,7 @@ class MaskedLanguageModel(HasLens[Bert], TextPredictor[Bert], ExplainsTexts, Pat
             return words[:, position]
 
         title = text if pair is None else f"{text} | {pair}"
-        return self._readout(rows, side, title, position, self._words(), select)
+        return self._readout(rows, side, title, position=position, names=self._words(), select=select)
 
     def evaluate(self, data: object = None) -> EvaluationResult:
         """Evaluate the model, as `outcome` does."""

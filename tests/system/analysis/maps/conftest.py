@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from manyheads.analysis.heat_maps import HeatMaps
+from manyheads.analysis.lens import Lens
 from manyheads.analysis.maps import AttentionMaps
 from tests.support.browser import BINARY, Browser
 
@@ -23,9 +25,9 @@ def browser() -> Iterator[Browser]:
 def opened(browser: Browser, tmp_path: Path) -> Iterator[Any]:
     """Open a page, and see that nothing failed while it was used."""
 
-    def show(*maps: AttentionMaps, **how: Any) -> Browser:
+    def show(found: AttentionMaps | HeatMaps | Lens, *maps: AttentionMaps, **how: Any) -> Browser:
         file = tmp_path / "page.html"
-        maps[0].page(file, *maps[1:])
+        found.page(file, *maps)
         browser.open(file, **how)
         return browser
 

@@ -1,7 +1,5 @@
 """Heat maps of an analysis on the page of attention maps: pointer, keyboard, colors and screen sizes."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,19 +23,6 @@ def found(*panels: Panel) -> HeatMaps:
     return HeatMaps("runs/gpt", "<b> against </b>", "effect", panels)
 
 
-@pytest.fixture
-def page(browser: Browser, tmp_path: Path) -> Iterator[Any]:
-    """Open the page of heat maps, and check at the end that nothing failed while it was used."""
-
-    def show(result: HeatMaps, *maps: AttentionMaps, **how: Any) -> Browser:
-        result.page(tmp_path / "heat.html", *maps)
-        browser.open(tmp_path / "heat.html", **how)
-        return browser
-
-    yield show
-    assert browser.failures == []
-
-
 def said(browser: Browser) -> str:
     return browser.texts(".heat .readout")[0]
 
@@ -47,8 +32,8 @@ def number(value: float) -> str:
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1400, False), (400, True)])
-def test_pointer_and_keys_read_the_values(page: Any, width: int, dark: bool) -> None:
-    browser = page(found(Panel("residual stream", LAYERS, WORDS, STATES)), width=width, dark=dark)
+def test_pointer_and_keys_read_the_values(opened: Any, width: int, dark: bool) -> None:
+    browser = opened(found(Panel("residual stream", LAYERS, WORDS, STATES)), width=width, dark=dark)
     assert browser.texts(".heat .input") == ["<b> against </b>"]
     assert browser.texts(".heat .cell")[:30] == [
         f"{x:.2f}".replace("-", "−").replace("−0.00", "0.00") for x in STATES[0]
@@ -62,16 +47,16 @@ def test_pointer_and_keys_read_the_values(page: Any, width: int, dark: bool) -> 
     assert browser.run("document.documentElement.scrollWidth") <= width  # the table scrolls, the page does not
 
 
-def test_colors_tell_the_sign(page: Any) -> None:
-    browser = page(found(Panel("tokens", ("cat",), ("a", "b", "c"), np.array([[1.0, 0.0, -1.0]]))))
+def test_colors_tell_the_sign(opened: Any) -> None:
+    browser = opened(found(Panel("tokens", ("cat",), ("a", "b", "c"), np.array([[1.0, 0.0, -1.0]]))))
     shades = "[...document.querySelectorAll('.heat .cell')].map((cell) => getComputedStyle(cell).backgroundColor)"
     assert browser.run(shades) == ["rgb(8, 48, 107)", "rgb(246, 247, 249)", "rgb(166, 54, 3)"]
     assert browser.texts(".heat .words .cell") == ["a", "b", "c"]
 
 
-def test_an_image_lies_below_its_heat_map(page: Any) -> None:
+def test_an_image_lies_below_its_heat_map(opened: Any) -> None:
     names = tuple("0123")
-    browser = page(found(Panel("patches", names, names, PLACES, PICTURE)))
+    browser = opened(found(Panel("patches", names, names, PLACES, PICTURE)))
     browser.move(".heat .board", (0.9, 0.1))
     assert said(browser) == f"patches: row 0, column 3 {number(PLACES[0, 3])} effect"
     browser.run("document.querySelector('.heat .board').focus()")
@@ -79,10 +64,10 @@ def test_an_image_lies_below_its_heat_map(page: Any) -> None:
     assert said(browser).startswith(f"patches: row 2, column 3 {number(PLACES[2, 3])}")
 
 
-def test_attention_maps_of_the_input_are_shown_below(page: Any) -> None:
+def test_attention_maps_of_the_input_are_shown_below(opened: Any) -> None:
     side = Side(WORDS[:3], (0, 1, 2))
     layer = Layer("decoder.blocks.0.attention", 0, np.full((1, 2, 3, 3), 1 / 3, np.float32), (0, 1), side, side)
     maps = AttentionMaps({"self": [layer]}, "runs/gpt", "a text", None, ())
-    browser = page(found(Panel("residual stream", LAYERS, WORDS, STATES)), maps)
+    browser = opened(found(Panel("residual stream", LAYERS, WORDS, STATES)), maps)
     assert browser.texts("h1") == ["Heat maps"]
     assert (browser.count(".heat"), browser.count("#panels .panel"), browser.count(".thumb")) == (1, 1, 2)

@@ -1,7 +1,5 @@
 """Page of a lens in a browser: pointer, keyboard, colors and screen sizes, for a text and for an image."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,25 +36,12 @@ def image() -> Lens:
     return lens(tokens, grid=Grid(3, 3, ("[class]",)), picture=picture)
 
 
-@pytest.fixture
-def page(browser: Browser, tmp_path: Path) -> Iterator[Any]:
-    """Open the page of a lens, and check at the end that nothing failed while it was used."""
-
-    def show(found: Lens, **how: Any) -> Browser:
-        found.page(tmp_path / "lens.html")
-        browser.open(tmp_path / "lens.html", **how)
-        return browser
-
-    yield show
-    assert browser.failures == []
-
-
 def said(browser: Browser) -> str:
     return browser.texts(".said .readout")[0]
 
 
-def test_a_cell_in_focus_shows_its_words_rank_and_divergence(page: Any, text: Lens) -> None:
-    browser = page(text)
+def test_a_cell_in_focus_shows_its_words_rank_and_divergence(opened: Any, text: Lens) -> None:
+    browser = opened(text)
     assert said(browser).startswith("layer 1 at position 29, “token29”")
     browser.move('[data-at="1-4"]')
     assert said(browser).startswith(
@@ -72,8 +57,8 @@ def test_a_cell_in_focus_shows_its_words_rank_and_divergence(page: Any, text: Le
     assert said(browser).startswith("layer 1 at position 6")
 
 
-def test_arrow_keys_move_between_layers_and_positions(page: Any, text: Lens) -> None:
-    browser = page(text)
+def test_arrow_keys_move_between_layers_and_positions(opened: Any, text: Lens) -> None:
+    browser = opened(text)
     browser.run("document.querySelector('[data-at=\"1-4\"]').focus()")
     for key, place in (
         ("ArrowUp", "2-4"),
@@ -87,8 +72,8 @@ def test_arrow_keys_move_between_layers_and_positions(page: Any, text: Lens) -> 
     assert browser.count('.cell[tabindex="0"]') == 1
 
 
-def test_arrow_keys_move_over_the_patches_of_an_image(page: Any, image: Lens) -> None:
-    browser = page(image)
+def test_arrow_keys_move_over_the_patches_of_an_image(opened: Any, image: Lens) -> None:
+    browser = opened(image)
     assert browser.count(".patches") == 3
     browser.run("document.querySelector('[data-at=\"1-0\"]').focus()")
     for key, place in (("ArrowDown", "1-1"), ("ArrowDown", "1-4"), ("ArrowRight", "1-5"), ("ArrowUp", "1-2")):
@@ -97,8 +82,8 @@ def test_arrow_keys_move_over_the_patches_of_an_image(page: Any, image: Lens) ->
     assert "layer 0 at the patch in row 0, column 1" in said(browser)
 
 
-def test_colors_show_the_chosen_value(page: Any, text: Lens) -> None:
-    browser = page(text)
+def test_colors_show_the_chosen_value(opened: Any, text: Lens) -> None:
+    browser = opened(text)
     color = "getComputedStyle(document.querySelector('[data-at=\"{}\"]')).backgroundColor"
     browser.click('input[value="rank"] + span')
     assert browser.texts(".ramp") == [f"rank {text.ranks.max()}1"]
@@ -116,8 +101,8 @@ def test_colors_show_the_chosen_value(page: Any, text: Lens) -> None:
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [400, 1400])
 @pytest.mark.parametrize("kind", ["text", "image"])
-def test_no_page_is_wider_than_the_screen(page: Any, request: Any, kind: str, width: int, dark: bool) -> None:
-    browser = page(request.getfixturevalue(kind), width=width, dark=dark)
+def test_no_page_is_wider_than_the_screen(opened: Any, request: Any, kind: str, width: int, dark: bool) -> None:
+    browser = opened(request.getfixturevalue(kind), width=width, dark=dark)
     assert browser.run("document.documentElement.scrollWidth") <= width
     assert browser.count(".cell") == 3 * len(request.getfixturevalue(kind).tokens)
 
