@@ -20,9 +20,9 @@ def html_page(lens: LensValues) -> str:
     if lens.grid is not None and lens.picture is not None:
         small = max(lens.picture.shape[:2]) <= 96
         document |= {"grid": lens.grid._asdict(), "picture": picture_data(lens.picture), "small": small}
-    return assemble(
-        "lens.html", ("page.css", "lens.css"), ("common.js", "lens.js"), f"Lens of {name}", document | {"model": name}
-    )
+    heading = "Tuned lens" if lens.tuned else "Lens"
+    scripts = "common.js", "lens.js"
+    return assemble(heading, "lens-help.html", scripts, f"Lens of {name}", document | {"model": name})
 
 
 def frame(lens: LensValues) -> str:

@@ -67,16 +67,20 @@ def page(inputs: Sequence[RecordedMaps], first: int = 0, findings: Sequence[Json
             each["model"] = short.get(each["model"], each["model"])
     models = " and ".join(dict.fromkeys(each["model"] or "a model" for each in panels))
     data = {"panels": panels, "findings": list(findings)}
-    return assemble("page.html", ("page.css", "lens.css"), SCRIPTS, f"Attention of {models}", data), notes
+    heading = findings[0]["heading"] if findings else "Attention"
+    return assemble(heading, "maps-help.html", SCRIPTS, f"Attention of {models}", data), notes
 
 
-def assemble(template: str, styles: Sequence[str], scripts: Sequence[str], title: str, data: JsonObject) -> str:
-    """Return an HTML page with its style sheets, scripts and data. The names are those of files in `assets`."""
+def assemble(heading: str, help: str, scripts: Sequence[str], title: str, data: JsonObject) -> str:
+    """Return an HTML page with its scripts and data. The help and the scripts are names of files in `assets`."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    style, script = ("".join(map(_asset, names)) for names in (styles, scripts))
-    parts = {"title": html.escape(title), "style": style, "script": script, "data": text}
+    style, script = ("".join(map(_asset, names)) for names in (("page.css", "lens.css"), scripts))
+    parts = {
+        "title": html.escape(title), "style": style, "heading": html.escape(heading), "help": _asset(help),
+        "script": script, "data": text,
+    }  # fmt: skip
     # All placeholders are replaced in one pass, because the inserted data may contain placeholders.
-    return re.sub(r"{{(\w+)}}", lambda place: parts[place[1]], _asset(template))
+    return re.sub(r"{{(\w+)}}", lambda place: parts[place[1]], _asset("page.html"))
 
 
 def _check_calculations(inputs: Sequence[RecordedMaps]) -> None:

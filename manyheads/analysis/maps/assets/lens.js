@@ -103,7 +103,6 @@ const tabs = el("fieldset", { className: "tabs" }, el("legend", {}, "What the co
 const grid = data.grid ? boards() : table();
 grid.addEventListener("keydown", move);
 addEventListener("keydown", (event) => { if (event.key === "Escape") focus(state.layer, state.at); });
-if (data.tuned) document.querySelector("h1").textContent = "Tuned lens";
 document.getElementById("panels").replaceChildren(el("section", { className: "panel" },
   el("header", {}, el("h2", {}, data.model), el("p", { className: "input" }, data.text)),
   el("div", { className: "bar" }, tabs, legend), grid, el("div", { className: "said" }, said)));

@@ -47,7 +47,6 @@ async function start() {
   room.className = panels.length > 1 ? "beside" : "";
   room.replaceChildren(...panels.map((panel) => panel.root));
   room.before(...heats.map((heat) => heat.root));
-  if (heats.length) document.querySelector("h1").textContent = data.findings[0].heading;
   document.getElementById("together").hidden = panels.length < 2;
   const repaint = () => { heats.forEach((heat) => heat.paint()); for (const panel of panels) { panel.root.querySelectorAll("canvas").forEach((canvas) => { canvas.done = false; }); panel.paint(); } };
   addEventListener("resize", () => panels.forEach((panel) => panel.paint()));
