@@ -93,14 +93,12 @@ class HeatMaps:
 
     def finding(self) -> JsonObject:
         """Return the heat maps as data of a page."""
-        from manyheads.analysis.maps.page import picture_data
+        from manyheads.analysis.maps.page import picture_fields
 
         document = self.document()
         for panel, shown in zip(self.panels, document["maps"], strict=True):
             shown["values"] = [[float(f"{value:.4g}") for value in row] for row in shown["values"]]
-            shown["cover"], shown["picture"] = panel.cover, None
-            if panel.picture is not None:
-                shown["picture"], shown["small"] = picture_data(panel.picture), max(panel.picture.shape[:2]) <= 96
+            shown |= {"cover": panel.cover, **picture_fields(panel.picture)}
         return {**document, "heading": self.heading, "model": short_name(self.model)}
 
     def page(self, path: str | Path, *maps: AttentionMaps) -> list[str]:

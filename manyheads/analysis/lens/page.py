@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from manyheads.analysis.drawing import short_name
 from manyheads.analysis.lens.values import LensValues
-from manyheads.analysis.maps.page import assemble, framed, picture_data
+from manyheads.analysis.maps.page import assemble, framed, picture_fields
 from manyheads.errors import UserError
 
 CELLS = 30_000  # maximum number of cells of a page, which are layers times positions
@@ -18,8 +18,7 @@ def html_page(lens: LensValues) -> str:
         )
     document, name = lens.document(), short_name(lens.model)
     if lens.grid is not None and lens.picture is not None:
-        small = max(lens.picture.shape[:2]) <= 96
-        document |= {"grid": lens.grid._asdict(), "picture": picture_data(lens.picture), "small": small}
+        document |= {"grid": lens.grid._asdict(), **picture_fields(lens.picture)}
     heading = "Tuned lens" if lens.tuned else "Lens"
     scripts = "common.js", "lens.js"
     return assemble(heading, "lens-help.html", scripts, f"Lens of {name}", document | {"model": name})

@@ -35,6 +35,7 @@ from manyheads.files import JsonObject
 SHOWN = 256  # maximum number of tokens of a text on a page
 PATCHES = 32 * 32  # maximum number of image patches on a page
 NUMBERS = 2**20  # maximum number of values in all queries, keys and values on a page; they take about 5 MB of the file
+SMALL = 96  # maximum side in pixels of an image that is shown with sharp pixels
 TITLE = 60  # maximum number of characters of an input's title in a note
 # scripts of the page, in the order of their dependencies
 SCRIPTS = ("common.js", "maps.js", "views.js", "calculation.js", "save.js", "panel.js", "heat.js", "page.js")
@@ -160,8 +161,7 @@ def panel(maps: RecordedMaps, first: int, all_notes: list[str]) -> JsonObject:
     return {
         "model": maps.model, "title": maps.title, "prediction": maps.prediction, "opening": dict(maps.opening),
         "told": notes, "sides": list(sides.values()), "axes": axes,
-        "picture": None if maps.picture is None else picture_data(maps.picture),
-        "small": maps.picture is not None and max(maps.picture.shape[:2]) <= 96,
+        **picture_fields(maps.picture),
         "maps": base64.b64encode(zlib.compress(b"".join(packed))).decode(),
         "calculations": base64.b64encode(zlib.compress(b"".join(tables))).decode() if tables else None,
     }  # fmt: skip
@@ -232,6 +232,13 @@ def _merge_patches(layer: Layer, of_queries: bool) -> Layer:
     if of_queries:
         return replace(layer, weights=merge / merge.sum(1, keepdims=True) @ layer.weights, queries=made)
     return replace(layer, weights=layer.weights @ merge.T, keys=made)
+
+
+def picture_fields(pixels: NDArray[np.uint8] | None) -> JsonObject:
+    """Return an image as data of a page: its URL, or None, and whether it is small and shown with sharp pixels."""
+    if pixels is None:
+        return {"picture": None, "small": False}
+    return {"picture": picture_data(pixels), "small": max(pixels.shape[:2]) <= SMALL}
 
 
 def picture_data(pixels: NDArray[np.uint8]) -> str:
