@@ -1,9 +1,11 @@
-"""Video classification tasks: which digit moves behind a slit, or which way a digit moves.
+"""Video classification tasks: which digit moves behind a slit, which way it moves, or whether two digits are equal.
 
 digit      Each frame shows the digit through a slit, at a position that varies between frames, so a model must combine
            all frames.
 direction  The digit moves to the left or to the right, and re-enters on the other side. The frames of a clip in reverse
            order are a clip with the other label, so a model that does not know their order is right by chance.
+pair       Each frame shows a digit at a random position: the same picture in all frames, or pictures of different
+           digits. Every frame alone is equally likely with both labels.
 
 The digits are the 8 x 8 images of scikit-learn; the splits contain different handwritten digits.
 """
@@ -25,7 +27,7 @@ from manyheads.data.sources.source import Items, Source
 from manyheads.errors import UserError
 from manyheads.files import fingerprint
 
-LABELS = {"digit": tuple(map(str, range(10))), "direction": ("left", "right")}
+LABELS = {"digit": tuple(map(str, range(10))), "direction": ("left", "right"), "pair": ("different", "same")}
 DIGIT = 8  # height and width of a digit image in pixels
 MAX_SPEED = 2  # maximum speed of the digit in each direction, in pixels per frame
 
@@ -52,7 +54,7 @@ MAX_PIXELS = 2**32  # maximum total number of pixels in all clips; they are in m
 class ClipSource(Source[Clips]):
     """Data source of generated clips of moving digits.
 
-    predict what the label is: the digit, or its direction
+    predict what the label is: the digit, its direction, or whether the frames show the same digit
     size    number of training clips
     tested  number of validation clips, and number of test clips
     frames  number of frames per clip
@@ -63,7 +65,7 @@ class ClipSource(Source[Clips]):
     kind = "clips"
     unit = "clips"
 
-    predict: Literal["digit", "direction"] = "digit"
+    predict: Literal["digit", "direction", "pair"] = "digit"
     size: Items = 10_000
     tested: Items = 1000
     frames: Annotated[int, Range(1, 1000)] = 8
@@ -100,6 +102,8 @@ class ClipSource(Source[Clips]):
             assert isinstance(digit, np.ndarray)
             if self.predict == "direction":
                 labels.append(self._shift(clip, digit, random))
+            elif self.predict == "pair":
+                labels.append(self._pair(clip, index, digit_images, random))
             else:
                 self._move(clip, digit, random)
                 labels.append(digit_images.labels[index])
@@ -113,6 +117,16 @@ class ClipSource(Source[Clips]):
         for number, frame in enumerate(clip):
             frame[:] = np.roll(frame, first + number * (speed if right else -speed), axis=1)
         return "right" if right else "left"
+
+    def _pair(self, clip: NDArray[np.uint8], index: int, digit_images: ImageData, random: Generator) -> str:
+        """Draw the digit of this index into all frames (T, Y, X), or a different digit after the first frame."""
+        label = LABELS["pair"][int(random.integers(2))]
+        others = [i for i, name in enumerate(digit_images.labels) if name != digit_images.labels[index]]
+        for number, frame in enumerate(clip):
+            shown = index if label == "same" or not number else others[int(random.integers(len(others)))]
+            y, x = random.integers(0, self.side - DIGIT, 2, endpoint=True).tolist()
+            frame[y : y + DIGIT, x : x + DIGIT] = digit_images.items[shown].source
+        return label
 
     def _move(self, clip: NDArray[np.uint8], digit: NDArray[np.uint8], random: Generator) -> None:
         """Draw the moving digit into the frames (T, Y, X). The digit bounces off the borders."""

@@ -14,7 +14,7 @@ from manyheads.training.config import TrainingConfig
 class ClipConfig(Config):
     """Settings of a training run on video clips of moving digits.
 
-    predict      label of a clip: the digit, or its direction, left or right
+    predict      label of a clip: the digit, its direction (left or right), or whether all frames show the same digit
     size         number of training clips
     tested       number of validation clips, which is also the number of test clips
     frames       number of frames in a clip; each frame shows `slit` of a digit's 8 columns
@@ -25,7 +25,7 @@ class ClipConfig(Config):
     threads      number of CPU threads; None: PyTorch's default
     """
 
-    predict: Literal["digit", "direction"] = "digit"
+    predict: Literal["digit", "direction", "pair"] = "digit"
     size: Count = 10_000
     tested: Count = 1000
     frames: Annotated[int, Range(1, 1000)] = 8
@@ -62,5 +62,15 @@ RECIPES = {
         """The clips are generated, and have two frames. Kernels over three frames see which frame is first.
         Without them (model.temporal=[]), the network does not know it, with or without non-local blocks.""",
         options="[model.temporal=[]] [model.stages=[]]", program="python -m papers.nonlocal_net",
+    ),
+    "pair": Recipe(
+        "a classifier of clips whose two frames show the same digit, or different digits", "Wang et al. 2018",
+        replace(ClipConfig(predict="pair", frames=2, size=4000,
+                           model={**_MODEL, "widths": (16, 32, 64), "stages": (1, 2)}),
+                training=replace(ClipConfig().training, steps=2500, learning_rate=2e-3, validate_every=500)),
+        "papers.nonlocal_net.run:MovingDigits",
+        """The clips are generated, and have two frames. A non-local block can compare them. Without the blocks
+        (model.stages=[]), the scores of a clip are sums of the scores of its frames.""",
+        options="[model.stages=[]]", program="python -m papers.nonlocal_net",
     ),
 }  # fmt: skip

@@ -1,6 +1,7 @@
-"""TF-IDF baseline of the text classifier of Chollet 2021, as described in docs/papers/text-classifier.md.
+"""Baselines of the text classifier of Chollet 2021, as described in docs/papers/text-classifier.md.
 
-python -m papers.text_classifier imdb/tfidf data=IMDB [key=value ...] --out RUN    fit and score the classifier
+python -m papers.text_classifier imdb/tfidf data=IMDB [key=value ...] --out RUN              fit
+python -m papers.text_classifier imdb/plain-attention data=IMDB [key=value ...] --out RUN    train
 """
 
 from __future__ import annotations
