@@ -1,7 +1,7 @@
 """The tables of docs/tutorials/concordance.md: every item of the four sources, and where the pages show it.
 
 The items are in `lab/concordance/SOURCE.toml`, in the order of the source. A mark in the text of a tutorial,
-`<!-- item: KEY -->` on a line of its own, is the place that shows an item. Other places are the item's `pages`.
+`<!-- item: KEY -->` on a separate line, is the place that shows an item. Other places are the item's `pages`.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def _errata(item: Item) -> str:
 
 
 def row(item: Item, placed: dict[str, list[Place]]) -> str:
-    """Return the row of an item: where the source has it, what it is, our places, the command, and the result."""
+    """Return the row of an item: its place and name in the source, our places, the command, the result."""
     shown = "<br>".join(link(heading) for heading in homes(item, placed))
     command = f"`{item.command}`" if item.command else ""
     result = "; ".join(filter(None, (_verdict(item), _errata(item), item.limit)))

@@ -89,8 +89,8 @@ def test_an_unknown_field_and_a_second_key_are_reported(tmp_path: Path) -> None:
     (tmp_path / "blog.toml").write_text(f'source = "blog"\n{entry}{entry}')
     with pytest.raises(ValueError, match="item a occurs twice"):
         page.read_items(tmp_path)
-    (tmp_path / "blog.toml").write_text(f'source = "blog"\n{entry}colour = "red"\n')
-    with pytest.raises(ValueError, match=r"blog.toml: item a: .*colour"):
+    (tmp_path / "blog.toml").write_text(f'source = "blog"\n{entry}shade = "red"\n')
+    with pytest.raises(ValueError, match=r"blog.toml: item a: .*shade"):
         page.read_items(tmp_path)
 
 
