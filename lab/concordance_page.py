@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -22,7 +23,7 @@ KINDS = ("figure", "formula", "table", "claim", "code", "system", "text")
 # verdicts of claims without a letter on docs/measured/evidence.md; those with a letter have the verdict of that page
 VERDICTS = ("shown", "measured", "not tested", "in error")
 MARK = re.compile(r"^<!-- item: (\S+) -->$")
-HEADING = re.compile(r"^(#+) (.+)$")
+HEADING = re.compile(r"^(#{1,3}) (.+)$")  # the site has no anchors for deeper levels
 LETTER = re.compile(r"\(([a-z])\)")
 EVIDENCE = "measured/evidence.md"
 ERRATA = "explanation/errata.md"
@@ -95,7 +96,9 @@ def read_items(folder: Path = ITEMS) -> dict[str, tuple[str, list[Item]]]:
         content = tomllib.loads((folder / f"{name}.toml").read_text(encoding="utf-8"))
         items = []
         for entry in content["item"]:
-            listed = {field: tuple(value) if isinstance(value, list) else value for field, value in entry.items()}
+            listed: dict[str, Any] = {
+                field: tuple(value) if isinstance(value, list) else value for field, value in entry.items()
+            }
             try:
                 items.append(Item(**listed))
             except TypeError as error:
