@@ -6,11 +6,20 @@ answer is wrong, and returns one sentence if it is right. The reader sees one li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import wraps
 
 import torch
 from torch import Tensor
+
+
+@contextmanager
+def seeded() -> Iterator[None]:
+    """Compute with gradients and a fixed seed. The random state and the gradient mode outside do not change."""
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        torch.default_generator.manual_seed(1)
+        yield
 
 
 class Mistake(Exception):
@@ -18,22 +27,17 @@ class Mistake(Exception):
 
 
 def exercise(check: Callable[..., str]) -> Callable[..., None]:
-    """Make a check print its verdict.
-
-    The check runs with gradients and with a fixed seed. The random state and the gradient mode of the notebook do not
-    change.
-    """
+    """Make a check print its verdict. It runs with a fixed seed."""
 
     @wraps(check)
     def verdict(*answers: object) -> None:
-        with torch.random.fork_rng(devices=[]), torch.enable_grad():
-            torch.default_generator.manual_seed(1)
-            try:
-                if any(map(_unfinished, answers)):
-                    raise Mistake("replace the ... in the cell.")
+        try:
+            if any(map(_unfinished, answers)):
+                raise Mistake("replace the ... in the cell.")
+            with seeded():
                 print("Right:", check(*answers))
-            except Mistake as mistake:
-                print("Not finished:" if "replace the ..." in str(mistake) else "Not yet:", mistake)
+        except Mistake as mistake:
+            print("Not finished:" if "replace the ..." in str(mistake) else "Not yet:", mistake)
 
     return verdict
 
@@ -71,7 +75,7 @@ def call(function: object, *inputs: object) -> object:
 
 def number(answer: object, what: str = "the answer") -> float:
     """Return an answer that must be one finite number."""
-    if isinstance(answer, Tensor) and answer.numel() == 1:
+    if isinstance(answer, Tensor) and answer.dim() == 0:
         answer = answer.item()
     if isinstance(answer, bool) or not hasattr(answer, "__float__") or isinstance(answer, Tensor):
         found = f"a tensor of shape {tuple(answer.shape)}" if isinstance(answer, Tensor) else kind(answer)
