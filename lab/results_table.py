@@ -14,7 +14,9 @@ from typing import Any
 from lab import (
     biases_page,
     complexity_page,
+    concordance_page,
     evidence_page,
+    figures_page,
     rivals_page,
     service_page,
     speed_page,
@@ -362,6 +364,8 @@ PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "docs/measured/complexity.md": complexity_page.PARTS,
     "docs/measured/published-weights.md": weights.PARTS,
     "docs/papers/biases.md": biases_page.PARTS,
+    "docs/tutorials/concordance.md": concordance_page.PARTS,
+    "docs/tutorials/figures.md": figures_page.PARTS,
     "docs/papers/heads.md": (published_table,),
     "docs/papers/rivals.md": rivals_page.PARTS,
     **{

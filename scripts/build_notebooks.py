@@ -105,7 +105,7 @@ def executed(source: Path) -> list[Cell]:
     }
     book = nbformat.from_dict(notebook([setup, *cells(source)]))
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(PAGES), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory() as folder:
         resources = {"metadata": {"path": folder}}
         client = NotebookClient(book, timeout=TIMEOUT, kernel_name="python3", resources=resources, record_timing=False)

@@ -40,7 +40,6 @@ COMMENT = re.compile(r"^<!-- absent: (name|record) (.+) -->$", re.MULTILINE)
 # for each comment, a name or the settings of a record that would come with the feature
 FEATURES: dict[str, str | dict[str, Any]] = {
     "name (apply_)?chat_?template": "ChatTemplate",
-    "name abnar|inductive_?bias": "transfer_inductive_bias",
     "name augmix": "AugMix",
     "name back_?translat(e|ion)": "backtranslation",
     "name convnext|swin": "ConvNeXt",

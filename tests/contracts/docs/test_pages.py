@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.concordance_page import read_items
 from manyheads import cli
 from manyheads.cli import train as train_verb
 from manyheads.runs.overrides import apply, from_arguments
@@ -24,7 +25,9 @@ def blocks(page: Path) -> str:
 
 
 def commands() -> list[str]:
-    return [found for page in PAGES for found in COMMAND.findall(blocks(page))]
+    """Return the commands in fenced blocks of the pages, and those of the concordance."""
+    listed = (item.command for _, items in read_items().values() for item in items)
+    return [found for text in (*map(blocks, PAGES), *listed) for found in COMMAND.findall(text)]
 
 
 def words(command: str) -> list[str]:

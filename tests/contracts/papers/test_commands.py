@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.concordance_page import read_items
 from manyheads import cli
 from manyheads.runs.overrides import apply, from_arguments
 from papers.command import run
@@ -21,7 +22,9 @@ COMMAND = re.compile(r"^!?python -m papers\.([a-z_]+)((?: [^\n#|]+)?)", re.MULTI
 
 def commands() -> list[tuple[str, tuple[str, ...]]]:
     """Return the name and the words of each command on the pages."""
-    found = [match for page in PAGES for match in COMMAND.findall(page.read_text(encoding="utf-8"))]
+    listed = (item.command for _, items in read_items().values() for item in items)
+    texts = (*(page.read_text(encoding="utf-8") for page in PAGES), *listed)
+    found = [match for text in texts for match in COMMAND.findall(text)]
     return sorted({(name, tuple(words.split())) for name, words in found})
 
 
