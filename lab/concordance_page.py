@@ -208,18 +208,19 @@ def _errata(item: Item) -> str:
 
 
 def row(item: Item, placed: dict[str, list[Place]]) -> str:
-    """Return the row of an item: its place and name in the source, our places, the command, the result."""
+    """Return the row of an item: its place, kind and name in the source; our places; the command; the result."""
+    kind = "" if item.place.startswith(item.kind) else f", {item.kind}"
     shown = "<br>".join(link(heading) for heading in homes(item, placed))
     command = f"`{item.command}`" if item.command else ""
     result = "; ".join(filter(None, (_verdict(item), _errata(item), item.limit)))
-    return f"| {item.place} | {item.kind}: {item.name} | {shown} | {command} | {result} |"
+    return f"| {item.place}{kind}: {item.name} | {shown} | {command} | {result} |"
 
 
 def table(name: str) -> str:
     """Return the heading and the table of a source."""
     title, items = read_items()[name]
     placed = marks()
-    head = ["| place | item | shown in | command | result and limits |", "| --- | --- | --- | --- | --- |"]
+    head = ["| in the source | shown in | command | result and limits |", "| --- | --- | --- | --- |"]
     return "\n".join([f"## {title}", "", *head, *(row(item, placed) for item in items)])
 
 

@@ -70,12 +70,12 @@ def table(name: str) -> str:
     """Return the heading and the figures of a source."""
     title, items = read_items()[name]
     placed = marks()
-    rows = ["| figure | our drawing | shown in |", "| --- | --- | --- |"]
+    rows = ["| our drawing | figure, and where we show it |", "| --- | --- |"]
     for item in items:
         if item.kind == "figure":
             shown = f"![{item.name}](../{picture(item).relative_to(DOCS).as_posix()})"
             places = "<br>".join(link(heading) for heading in homes(item, placed))
-            rows.append(f"| {item.place}: {item.name} | {shown} | {places} |")
+            rows.append(f"| {shown} | {item.place}: {item.name}<br>{places} |")
     return "\n".join([f"## {title}", "", *rows])
 
 

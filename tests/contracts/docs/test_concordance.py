@@ -7,6 +7,8 @@ import pytest
 
 from lab import concordance_page as page
 from lab.concordance_page import Item
+from tests.contracts.docs.test_pages import COMMAND
+from tests.contracts.papers.test_commands import COMMAND as PAPER
 
 ITEMS = [item for _, items in page.read_items().values() for item in items]
 PLACED = page.marks()
@@ -30,7 +32,14 @@ def test_the_page_has_every_item_that_was_listed() -> None:
 
 @pytest.mark.parametrize("listed", ITEMS, ids=lambda item: item.key)
 def test_an_item_has_a_home(listed: Item) -> None:
-    assert page.row(listed, PLACED).count("|") == 6  # five columns
+    assert page.row(listed, PLACED).count("|") == 5  # four columns
+
+
+def test_every_command_is_of_a_kind_that_a_test_parses() -> None:
+    """tests/contracts/docs/test_pages.py and tests/contracts/papers/test_commands.py parse these two kinds."""
+    commands = [listed.command for listed in ITEMS if listed.command]
+    assert len(commands) > 80
+    assert [command for command in commands if not COMMAND.match(command) and not PAPER.match(command)] == []
 
 
 def test_every_mark_has_an_item() -> None:

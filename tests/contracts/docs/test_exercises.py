@@ -13,7 +13,7 @@ import torch
 from tests.paths import ROOT
 
 PAGES = ROOT / "docs" / "tutorials"
-PENDING = {"a_first_look", "blog", "dataframe", "lecture_vision"}  # tutorials without exercises
+PENDING = {"a_first_look", "dataframe", "lecture_vision"}  # tutorials without exercises
 ALL = {path.stem.replace("-", "_"): path for path in sorted((PAGES / "source").glob("*.md"))}
 SOURCES = {name: path for name, path in ALL.items() if name not in PENDING}
 EXERCISES = {name: 3 if name in ("a_first_look", "dataframe") else 6 for name in SOURCES}
