@@ -13,7 +13,7 @@ from manyheads.files import regular, write
 
 PACKAGE = Path(__file__).resolve().parents[1]
 WHEEL = PACKAGE / "tutorials"  # an installed package contains the files; a clone has them next to the package
-FILES = ("*.ipynb", "kept_results.*", "*.conllu", "exercises/*.py")
+FILES = ("*.ipynb", "pictures/*.png", "kept_results.*", "*.conllu", "exercises/*.py")
 SCRIPTS = ("**/*.py", "**/*.json")
 PAGE_LINK = re.compile(r"\[([^\[\]]*)\]\([\w./-]+\.md(?:#[^)\s]*)?\)")  # in the JSON text of a notebook
 
