@@ -76,7 +76,7 @@ def _straight(a: Box, b: Box) -> str:
 
 
 def _around(a: Box, b: Box) -> str:
-    y, to = a.top + HEIGHT / 2, b.top + HEIGHT / 2
+    y, to = a.top + HEIGHT / 4, b.top + HEIGHT * 3 / 4  # the end of one way and the start of the next are apart
     if a.middle < WIDTH / 2 - 20:  # in the left column: around its left side
         return f"M{a.left:.0f} {y:.0f}H{a.left - 16:.0f}V{to:.0f}H{b.left - 1:.0f}"
     return f"M{a.right:.0f} {y:.0f}H{a.right + 16:.0f}V{to:.0f}H{b.right + 1:.0f}"
