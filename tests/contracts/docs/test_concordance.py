@@ -1,5 +1,6 @@
 """docs/tutorials/concordance.md: every item of the sources has a home, and every mark of a tutorial has an item."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.contracts.papers.test_commands import COMMAND as PAPER
 
 ITEMS = [item for _, items in page.read_items().values() for item in items]
 PLACED = page.marks()
+CHAPTER = {"trans4", "rnn38", "rnn65", "trans1", "rnn87", "trans2", "trans3", "TransformerBlock", "trans23", "trans5"}
 MIN_ITEMS = 142  # items of the sources that a reader listed for a review
 
 
@@ -28,6 +30,17 @@ def tutorial(docs: Path, text: str) -> Path:
 
 def test_the_page_has_every_item_that_was_listed() -> None:
     assert len(ITEMS) >= MIN_ITEMS
+    figures = {listed.place.removeprefix("figure ") for listed in ITEMS if listed.place.startswith("figure ")}
+    assert figures == CHAPTER
+
+
+@pytest.mark.parametrize(("source", "last", "titles"), [("slides", 44, set()), ("lecture", 36, {12, 25, 35})])
+def test_every_slide_but_titles_has_an_item(source: str, last: int, titles: set[int]) -> None:
+    found = set()
+    for listed in page.read_items()[source][1]:
+        for begin, end in re.findall(r"(\d+)(?: to (\d+))?", listed.place):
+            found |= {*range(int(begin), int(end or begin) + 1)}
+    assert found == {*range(2, last + 1)} - titles
 
 
 @pytest.mark.parametrize("listed", ITEMS, ids=lambda item: item.key)
