@@ -8,6 +8,7 @@ import pytest
 
 from lab import concordance_page as page
 from lab.concordance_page import Item
+from manyheads.models.presets import PRESETS
 from tests.contracts.docs.test_pages import COMMAND
 from tests.contracts.papers.test_commands import COMMAND as PAPER
 
@@ -53,6 +54,9 @@ def test_every_command_is_of_a_kind_that_a_test_parses() -> None:
     commands = [listed.command for listed in ITEMS if listed.command]
     assert len(commands) > 80
     assert [command for command in commands if not COMMAND.match(command) and not PAPER.match(command)] == []
+    sizes = {command.split()[2] for command in commands if command.startswith("manyheads summary ")}
+    presets = {word.removeprefix("preset=") for command in commands for word in command.split() if "preset=" in word}
+    assert {*sizes, *presets} <= {*PRESETS}
 
 
 def test_every_mark_has_an_item() -> None:
