@@ -1,5 +1,6 @@
 """docs/tutorials/concordance.md: every item of the sources has a home, and every mark of a tutorial has an item."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,11 +8,13 @@ import pytest
 
 from lab import concordance_page as page
 from lab.concordance_page import Item
+from manyheads.models.presets import PRESETS
 from tests.contracts.docs.test_pages import COMMAND
 from tests.contracts.papers.test_commands import COMMAND as PAPER
 
 ITEMS = [item for _, items in page.read_items().values() for item in items]
 PLACED = page.marks()
+CHAPTER = {"trans4", "rnn38", "rnn65", "trans1", "rnn87", "trans2", "trans3", "TransformerBlock", "trans23", "trans5"}
 MIN_ITEMS = 142  # items of the sources that a reader listed for a review
 
 
@@ -28,6 +31,17 @@ def tutorial(docs: Path, text: str) -> Path:
 
 def test_the_page_has_every_item_that_was_listed() -> None:
     assert len(ITEMS) >= MIN_ITEMS
+    figures = {listed.place.removeprefix("figure ") for listed in ITEMS if listed.place.startswith("figure ")}
+    assert figures == CHAPTER
+
+
+@pytest.mark.parametrize(("source", "last", "titles"), [("slides", 44, set()), ("lecture", 36, {12, 25, 35})])
+def test_every_slide_but_titles_has_an_item(source: str, last: int, titles: set[int]) -> None:
+    found = set()
+    for listed in page.read_items()[source][1]:
+        for begin, end in re.findall(r"(\d+)(?: to (\d+))?", listed.place):
+            found |= {*range(int(begin), int(end or begin) + 1)}
+    assert found == {*range(2, last + 1)} - titles
 
 
 @pytest.mark.parametrize("listed", ITEMS, ids=lambda item: item.key)
@@ -40,6 +54,9 @@ def test_every_command_is_of_a_kind_that_a_test_parses() -> None:
     commands = [listed.command for listed in ITEMS if listed.command]
     assert len(commands) > 80
     assert [command for command in commands if not COMMAND.match(command) and not PAPER.match(command)] == []
+    sizes = {command.split()[2] for command in commands if command.startswith("manyheads summary ")}
+    presets = {word.removeprefix("preset=") for command in commands for word in command.split() if "preset=" in word}
+    assert {*sizes, *presets} <= {*PRESETS}
 
 
 def test_every_mark_has_an_item() -> None:
