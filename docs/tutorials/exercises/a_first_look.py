@@ -78,6 +78,7 @@ def similarity(answer: object) -> str:
     """Cosine of the vectors of a text with and without the attention of one layer."""
     model, found = minilm(), []
     for text, layer in zip(TEXTS, (5, 2), strict=True):
+        value = number(call(answer, model, text, layer), "the cosine")
         usual = torch.from_numpy(model.embed([text])[0].vector)
 
         def cosine(usual: torch.Tensor = usual, text: str = text, **zeroed: Any) -> float:
@@ -96,7 +97,6 @@ def similarity(answer: object) -> str:
             "another layer is off. Layers are counted from 0.": [cosine(layers=layer - 1)],
             "this is 1 minus the cosine. Return the cosine.": [1 - right],
         }
-        value = number(call(answer, model, text, layer), "the cosine")
         compare_numbers(value, [right], mistakes, ["the cosine"], tolerance=1e-4)
         found.append(f"{value:.2f} without layer {layer}")
     return f"the cosine is {found[0]}, and {found[1]}. No layer after the last can replace its attention."

@@ -59,6 +59,12 @@ def stable_softmax(answer: object) -> str:
             "the scores are divided by their sum. Take the exponentials first.": scores / scores.sum(),
             "this divides by the largest exponential. Divide by the sum of all.": scores.exp() / scores.exp().max(),
             "the exponentials are divided by the sum of the scores.": scores.exp() / scores.sum(),
+            "a division makes the scores more equal, so the weights change. Subtract a number instead.": (
+                (scores / scores.max()).softmax(0)
+            ),
+            "a division by 1000 makes the scores more equal, so the weights change. Subtract a number instead.": (
+                (scores / 1000).softmax(0)
+            ),
             "this is a mean of the exponentials. Divide by their sum.": scores.exp() / len(scores),
         }
         nan = "The exponential of 1000 is infinite. Subtract the largest score from all scores first."
@@ -117,6 +123,10 @@ def causal_scores(answer: object) -> str:
         ),
         "a score of 0 is not hidden: its exponential is 1. Use minus infinity.": scores.masked_fill(later, 0),
         "nothing is hidden.": scores,
+        "these are weights. Return the scores with the mask; the softmax comes later.": (
+            scores.masked_fill(later, hidden).softmax(-1)
+        ),
+        "these are weights without a mask. Return the scores with the mask.": scores.softmax(-1),
         "this is the mask. Return the scores with the mask.": torch.zeros(5, 5).masked_fill(later, hidden),
     }
     found = call(answer, scores)

@@ -13,7 +13,7 @@ from manyheads.core.attention import Attention
 from manyheads.core.block import Block
 from manyheads.core.masks import Mask
 
-from .checking import Mistake, call, compare_numbers, exercise, kind, number, seeded
+from .checking import Mistake, call, compare_numbers, exercise, kind, number, seeded, tensor
 
 HALF = 6  # digits that the copying model repeats
 PLACES = 8  # of the treasure hunt
@@ -158,6 +158,8 @@ def one_layer(hunter: object, answer: object) -> str:
         raise Mistake(f"the vector of a place contains its note, so following {count:g} notes needs no attention.")
     if count not in range(2, 7):
         raise Mistake(f"expected 2 to 6 notes, found {count:g}.")
+    if isinstance(hunter, nn.Module):
+        raise Mistake("this is one model. Pass the class, so that the check can make models with one and two layers.")
     models = [call(hunter, layers) for layers in (1, 2)]
     sizes = []
     for layers, model in enumerate(models, 1):
@@ -171,6 +173,7 @@ def one_layer(hunter: object, answer: object) -> str:
             raise Mistake(f"the model for {layers} layers has {len(blocks)} different blocks.")
         if any(block.feed_forward is not None for block in blocks):
             raise Mistake("a block has a feed-forward network. Pass None, so that only attention is left.")
+        tensor(call(model, torch.arange(PLACES).repeat(4, 1)), (4, PLACES, PLACES))
     one, two = (_accuracy(model, int(count)) for model in models if isinstance(model, nn.Module))
     measured = f"for {count:g} notes, one layer is right for {one:.0%} and two layers for {two:.0%}"
     if one > 0.9:

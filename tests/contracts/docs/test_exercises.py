@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -197,3 +199,26 @@ def test_other_types_shapes_and_nan_are_reported(name: str, check: str, capsys: 
         assert "your function returns None" in capsys.readouterr().out
         run(5)
         assert "Not yet: expected a function, found an int" in capsys.readouterr().out
+
+
+JUNK: list[Any] = [
+    None, True, 5, -1.0, 10**400, "text", b"", [], {}, {"a": 1}, [[]], [1, [2]], (1, 2), [None] * 3, 3j, object(), int,
+    torch.zeros(0), torch.tensor(1), torch.zeros(3, 3), torch.zeros(2, 3, 4, 5), torch.tensor([True]),
+    torch.zeros(3) * 1j, torch.zeros(3, 3, device="meta"), torch.zeros(3).to_sparse(), np.zeros(3), np.array("x"),
+    np.float64("nan"), pd.DataFrame(), pd.Series([1, 2]), range(3), torch.nn.Linear(2, 3), torch.nn.Embedding(8, 8),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "check"), CHECKS)
+def test_no_answer_raises(name: str, check: str, capsys: pytest.CaptureFixture[str]) -> None:
+    names = namespace(name)
+    *others, _ = answers(solutions()[name, check], names)
+    run = getattr(names["check"], check)
+    for junk in JUNK:
+        if check == "one_layer" and isinstance(junk, int | float):
+            continue  # a training
+        for answer in (junk, lambda *inputs, junk=junk: junk, [junk] * 2, [junk] * 3):
+            capsys.readouterr()
+            run(*others, answer)
+            printed = capsys.readouterr().out
+            assert re.fullmatch(r"Not yet: .*\n", printed), (answer, junk, printed)

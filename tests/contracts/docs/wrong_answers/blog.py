@@ -9,6 +9,7 @@ WRONG = {
     ],
     "stable_softmax": [
         ("(scores - scores.max())", "scores", "Subtract the largest score"),
+        ("scores - scores.max()", "scores / scores.max()", "Subtract a number instead"),
         (" / powers.sum()", "", "Divide by it after the subtraction"),
         ("(scores - scores.max()).exp()", "scores", "Take the exponentials first"),
         (
@@ -32,6 +33,7 @@ WRONG = {
         ("triu(1)", "triu(0)", "hides the diagonal"),
         ("triu(1)", "tril(-1)", "transposed"),
         ('float("-inf")', "0", "a score of 0 is not hidden"),
+        ('float("-inf"))', 'float("-inf")).softmax(-1)', "the softmax comes later"),
         ("triu(1)", "triu(2)", "one later word is still visible"),
         (
             'scores.masked_fill(later, float("-inf"))',

@@ -11,6 +11,11 @@ WRONG = {
         ("d**0.5", "d", "Divide them by its root"),
         ("softmax(-1)", "softmax(0)", "runs over the queries"),
         ("Q.shape[-1]", "K.shape[0]", "a number of words"),
+        (
+            "(Q @ K.T / d**0.5).softmax(-1)",
+            "(Q @ K.T / d**0.5).exp() / (Q @ K.T / d**0.5).exp().sum()",
+            "all weights together",
+        ),
         (".softmax(-1) @ V", ".softmax(-1)", "Multiply them by the values"),
     ],
     "without_padding": [
@@ -27,7 +32,7 @@ WRONG = {
     "heads": [
         ("(d // H) ** 0.5", "d ** 0.5", "the width of a head"),
         (" @ W_O\n", "\n", "W_O is missing"),
-        (".view(N, H, d // H).transpose(0, 1)", ".reshape(H, N, d // H)", "Split the columns, not the rows"),
+        (".view(N, H, d // H).transpose(0, 1)", ".reshape(H, N, d // H)", "Split each row into H parts"),
         (".view(N, H, d // H).transpose(0, 1)", ".view(N, d // H, H).permute(2, 0, 1)", "every H-th column"),
     ],
     "parameters": [
