@@ -79,6 +79,13 @@ def texts() -> dict[str, str]:
         "the chapter's model on film reviews": score_table(
             {"imdb/keras": matching("imdb/keras", alone=True)}, "accuracy", "loss"
         ),
+        "IMDB reviews of 128 words, with and without learned matrices": score_table(
+            {
+                "learned matrices": matching("imdb/corrected", "max_length=128"),
+                "vectors of the words": matching("imdb/plain-attention", "max_length=128"),
+            },
+            "loss", "accuracy",
+        ),
         "a Transformer on Multi30k": score_table(multi30k, "bleu_13a", "bleu_moses_lc"),
         "the blog's and our Transformer on Multi30k": "\n".join([*counts, score_table(blog, "bleu_13a", "chrf")]),
         "layers and heads of a translator": score_table(layers, "bleu_13a"),
@@ -161,6 +168,10 @@ def images() -> dict[str, str]:
         ),
         "non-local blocks on CIFAR-10 and on clips": "\n".join(
             [score_table(photos, "loss", "top1"), score_table(clips, "loss", "accuracy")]
+        ),
+        "whether two frames show the same digit": score_table(
+            {"without blocks": matching("pair", "model.stages=[]"), "with blocks": matching("pair", alone=True)},
+            "loss", "accuracy",
         ),
         "squeeze-and-excitation on CIFAR-10": score_table(
             {"ResNet": photos["CIFAR-10, without blocks"],

@@ -24,7 +24,7 @@ PICTURES = Path(__file__).parents[1] / "docs" / "tutorials" / "pictures"
 SENTENCE = "The first half was slow and boring, but the ending was wonderful."
 SIDE, DIGIT = 16, 8
 PLACES = (1, 1), (7, 7)  # row and column of the digit in each frame
-AT = (0, 5, 5)  # frame, row and column of the position that looks
+AT = (0, 5, 7)  # frame, row and column of the position that looks
 
 
 def draw_arrows(run: str, out: Path) -> None:
@@ -40,7 +40,7 @@ def draw_arrows(run: str, out: Path) -> None:
                 clip[0, frame, y : y + DIGIT, x : x + DIGIT] = shown[number]
             pixels = clip_tensor(clip, classifier.preprocessing)
             probability = classifier.model(pixels).softmax(-1)[0, classifier.target.labels.index("same")]
-            arrows = strongest_arrows(classifier.model, pixels, AT, layer=0)
+            arrows = strongest_arrows(classifier.model, pixels, AT, layer=1)
             across = float(arrows.weights[arrows.ends[:, 0] == 1].sum())
             print(f"{title}: probability of same {probability:.3f}, weights of arrows to frame 1 {across:.1%}")
             draw(arrows, Path(folder) / f"{second}.png", title=title)
