@@ -18,6 +18,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from manyheads.cli.tutorials import copy_tutorials, tutorial_files
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "tutorials"
 SOURCES = PAGES / "source"
@@ -90,7 +92,7 @@ def notebook(cells: list[Cell]) -> dict[str, Any]:
 
 
 def executed(source: Path) -> list[Cell]:
-    """Execute the cells of a source in an empty folder and return them with their outputs."""
+    """Execute the cells of a source in a folder of `manyheads tutorials` and return them with their outputs."""
     import nbformat
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError
@@ -105,8 +107,9 @@ def executed(source: Path) -> list[Cell]:
     }
     book = nbformat.from_dict(notebook([setup, *cells(source)]))
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(PAGES), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory() as folder:
+        copy_tutorials(Path(folder), tutorial_files())
         resources = {"metadata": {"path": folder}}
         client = NotebookClient(book, timeout=TIMEOUT, kernel_name="python3", resources=resources, record_timing=False)
         try:

@@ -11,7 +11,7 @@ SERVED = (*dict.fromkeys(task.verb for task in TASKS if task.served), "rerank")
 GROUPS = {
     "train": ("recipes", "plan", "train", "evaluate", "compare", "runs"),
     "use": (*PREDICTIONS, "rerank"),
-    "inspect": ("summary", "attend", "lens", "explain", "patch", "probe"),
+    "inspect": ("summary", "attend", "lens", "explain", "patch", "probe", "tutorials"),
     "deploy": ("export", "convert", "average", "serve"),
 }
 COMMANDS = tuple(command for group in GROUPS.values() for command in group)

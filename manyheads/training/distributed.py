@@ -37,6 +37,7 @@ T = TypeVar("T")
 
 HEARTBEAT_SECONDS = 5.0  # seconds between two heartbeats of a process
 MAX_MISSED = 8  # number of missed heartbeats after which a process is considered dead
+RELEASE_SECONDS = 0.25  # time in which the threads of Gloo release their last tensors before Python ends
 # Maximum wait in a collective call. It is long, because rank 0 may validate or write files for hours.
 MAX_WAIT = timedelta(days=30)
 SHUTDOWN_SECONDS = 120  # seconds that the processes have to write a checkpoint before they are killed
@@ -201,6 +202,9 @@ def _shut_down(heartbeat: _Heartbeat) -> None:
     heartbeat.join(MAX_MISSED * HEARTBEAT_SECONDS)
     if dist.is_initialized():
         dist.destroy_process_group()
+        # Gloo's threads outlive the group, and may still release the tensors of the last collective. One that needs
+        # Python's lock once Python has begun to end aborts the process (PyTorch's issue 190489).
+        time.sleep(RELEASE_SECONDS)
 
 
 class _Heartbeat(threading.Thread):

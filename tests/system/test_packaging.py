@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import manyheads
+from manyheads.cli.tutorials import tutorial_files
 from tests.paths import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -59,11 +60,22 @@ def test_the_wheel_contains_every_file_of_the_package(installed: Path) -> None:
         found = (f.relative_to(root) for f in (root / "manyheads").rglob("*") if f.is_file())
         return {str(f) for f in found if "__pycache__" not in f.parts}
 
-    assert files(installed) == files(ROOT)
+    data = {str(Path("manyheads", "tutorials", name)) for name in tutorial_files()}
+    assert files(installed) == files(ROOT) | data
     (metadata,) = installed.glob("*.dist-info/METADATA")
     assert "License-Expression: MIT" in metadata.read_text()
     (entry,) = installed.glob("*.dist-info/entry_points.txt")
     assert "manyheads = manyheads.__main__:main" in entry.read_text()
+
+
+def test_the_wheel_copies_the_tutorials(installed: Path, tmp_path: Path) -> None:
+    copied = run(installed, tmp_path, "-m", "manyheads", "tutorials", "course")
+    assert copied.returncode == 0, copied.stderr
+    found = {path.relative_to(tmp_path / "course"): path.read_bytes() for path in (tmp_path / "course").rglob("*.*")}
+    assert found == tutorial_files()  # of the source tree
+    for module in ("kept_results", "papers.model_sizes"):
+        imported = run(installed, tmp_path / "course", "-c", f"import sys; sys.path.insert(0, ''); import {module}")
+        assert imported.returncode == 0, imported.stderr
 
 
 def pinned(file: str = "requirements.lock") -> dict[str, str]:
@@ -77,7 +89,7 @@ def test_the_lock_file_pins_all_requirements() -> None:
     found = pinned()
     assert found["torch"] == "2.13.0"
     assert len(found) <= 45, "a user of `make demo` downloads these"
-    for file in ("requirements-dev.lock", "requirements-docs.lock"):
+    for file in ("requirements-dev.lock", "requirements-docs.lock", "requirements-nodeps.lock"):
         more = pinned(file)
         assert not set(more) & set(found), "what two files need is pinned once"
         found |= more

@@ -5,12 +5,13 @@ import base64
 import json
 import re
 import struct
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import lab.records
+from lab import tutorial_extract
 from scripts import build_notebooks
 from tests.paths import ROOT
 
@@ -19,7 +20,8 @@ SOURCES = sorted((PAGES / "source").glob("*.md"))
 NOTEBOOKS = sorted(PAGES.glob("*.ipynb"))
 PENDING: set[str] = set()  # of an earlier form
 MAX_LINES = 30  # of the text below one cell
-MAX_RECORDS = 8  # lines of a cell that prints kept records
+MAX_KEPT = 8  # lines of a table of kept results
+MAX_READING = 15  # lines of a cell that reads kept results
 MAX_COLUMNS = 100  # of code: the width of a page at 1,400 pixels
 MAX_OUTPUT = 120  # characters in a line below a cell, which a page wraps
 MAX_BYTES = 6_000_000  # of all notebooks
@@ -49,19 +51,22 @@ def texts(cell: dict[str, Any]) -> str:
     return "\n".join(shown).strip("\n")
 
 
-def reads_records(code: str, readers: set[str]) -> bool:
-    """Return True if a cell prints kept records; add the functions that it defines to print them."""
-    tree = ast.parse(re.sub(r"^([ \t]*)[!%].*$", r"\1pass", code.replace("\\\n", " "), flags=re.MULTILINE))
-    read = False
-    for statement in tree.body:
-        if isinstance(statement, ast.ImportFrom) and statement.module == "lab.records":
-            readers |= {name.asname or name.name for name in statement.names}
-        used = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)} & readers
-        if used and isinstance(statement, ast.FunctionDef):
-            readers.add(statement.name)
-        elif used:
-            read = True
-    return read
+def kept(code: str) -> dict[str, list[str]]:
+    """Return the titles of the tables and of the numbers that a cell reads with `kept_results`, by function."""
+    found: dict[str, list[str]] = {"table": [], "numbers": []}
+    for call in ast.walk(parsed(code)):
+        if isinstance(call, ast.Call) and ast.unparse(call.func).startswith("kept_results."):
+            found[ast.unparse(call.func).partition(".")[2]].append(ast.literal_eval(call.args[0]))
+    return found
+
+
+def parsed(code: str) -> ast.Module:
+    """Return the syntax tree of a cell; commands and magics become `pass`."""
+    return ast.parse(re.sub(r"^([ \t]*)[!%].*$", r"\1pass", code.replace("\\\n", " "), flags=re.MULTILINE))
+
+
+def code_cells(notebook: Path) -> list[dict[str, Any]]:
+    return [cell for cell in cells(notebook) if cell["cell_type"] == "code"]
 
 
 def test_every_source_has_its_notebook() -> None:
@@ -107,28 +112,54 @@ def test_notebooks_are_small_and_images_narrow() -> None:
 
 @pytest.mark.parametrize("notebook", each(NOTEBOOKS))
 def test_cells_print_little(notebook: Path) -> None:
-    readers: set[str] = set()
-    for cell in cells(notebook):
-        if cell["cell_type"] == "code":
-            lines = len(texts(cell).splitlines())
-            limit = MAX_RECORDS if reads_records("".join(cell["source"]), readers) else MAX_LINES
-            assert lines <= limit, f"{cell['id']} prints {lines} lines: {texts(cell)[:200]}"
-            assert max(map(len, texts(cell).splitlines()), default=0) <= MAX_OUTPUT, cell["id"]
+    for cell in code_cells(notebook):
+        lines = len(texts(cell).splitlines())
+        limit = MAX_KEPT if kept("".join(cell["source"]))["table"] else MAX_LINES
+        assert lines <= limit, f"{cell['id']} prints {lines} lines: {texts(cell)[:200]}"
+        assert max(map(len, texts(cell).splitlines()), default=0) <= MAX_OUTPUT, cell["id"]
 
 
-@pytest.mark.parametrize("notebook", each(NOTEBOOKS))
-def test_printed_records_are_current(notebook: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A cell that only prints records is self-contained, so that its output can be computed again."""
-    readers: set[str] = set()
-    for cell in cells(notebook):
+def test_kept_results_are_current() -> None:
+    text = tutorial_extract.FILE.read_text(encoding="utf-8")
+    assert text == tutorial_extract.written(tutorial_extract.extract()), "run `python -m lab.tutorial_extract`"
+
+
+def test_every_kept_result_is_shown() -> None:
+    read: dict[str, set[str]] = {"tables": set(), "numbers": set()}
+    for cell in (cell for notebook in NOTEBOOKS for cell in code_cells(notebook)):
+        titles = kept("".join(cell["source"]))
+        read["tables"].update(titles["table"])
+        read["numbers"].update(titles["numbers"])
+    assert read == {kind: set(entries) for kind, entries in tutorial_extract.extract().items()}
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_printed_tables_are_current_and_cells_that_read_them_short(notebook: Path) -> None:
+    tables = tutorial_extract.extract()["tables"]
+    for cell in code_cells(notebook):
         code = "".join(cell["source"])
-        if cell["cell_type"] == "code" and reads_records(code, readers) and not pictures(cell) and texts(cell):
-            exec(
-                compile(code, cell["id"], "exec"),
-                {name: getattr(lab.records, name) for name in readers if hasattr(lab.records, name)},
-            )
-            printed = capsys.readouterr().out.strip("\n")
-            assert texts(cell) == printed, f"{cell['id']}: run make notebooks TUTORIALS={notebook.stem}"
+        titles = kept(code)
+        if titles["table"] or titles["numbers"]:
+            assert len(code.splitlines()) <= MAX_READING, cell["id"]
+        for title in titles["table"]:
+            shown = json.dumps([output.get("text", output.get("data")) for output in cell["outputs"]])
+            rebuild = f"{cell['id']}: run make notebooks TUTORIALS={notebook.stem}"
+            assert all(json.dumps(line.strip())[1:-1] in shown for line in tables[title]), rebuild
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_code_imports_what_a_copy_of_the_tutorials_has(source: Path) -> None:
+    """The extra `notebooks` installs the libraries, and `manyheads tutorials` copies the rest."""
+    (extra,) = re.findall(r"^notebooks = \[(.*?)^\]", (ROOT / "pyproject.toml").read_text("utf-8"), re.S | re.M)
+    installed = {name.replace("scikit-learn", "sklearn") for name in re.findall(r'"([\w-]+)>=', extra)}
+    known = {"manyheads", "torch", "numpy", "PIL", "IPython", "kept_results", "exercises", "papers"} | installed
+    for cell in build_notebooks.cells(source):
+        if cell["cell_type"] == "code":
+            tree = parsed(cell["source"])
+            names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+            names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+            unknown = {name.partition(".")[0] for name in names} - known - sys.stdlib_module_names
+            assert not unknown, f"{cell['id']}: {unknown}"
 
 
 @pytest.mark.parametrize("source", each(SOURCES))

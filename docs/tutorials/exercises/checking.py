@@ -1,0 +1,178 @@
+"""The part of a check that all exercises share.
+
+A check is a function with the decorator `exercise`. It gets the reader's answer, raises `Mistake` with a hint if the
+answer is wrong, and returns one sentence if it is right. The reader sees one line in each case, and never a traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import wraps
+
+import torch
+from torch import Tensor
+
+
+@contextmanager
+def seeded() -> Iterator[None]:
+    """Compute with gradients and a fixed seed. The random state and the gradient mode outside do not change."""
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        torch.default_generator.manual_seed(1)
+        yield
+
+
+class Mistake(Exception):
+    """A message for the reader about a wrong answer."""
+
+
+def exercise(check: Callable[..., str]) -> Callable[..., None]:
+    """Make a check print its verdict. It runs with a fixed seed."""
+
+    @wraps(check)
+    def verdict(*answers: object) -> None:
+        try:
+            if any(map(_unfinished, answers)):
+                raise Mistake("replace the ... in the cell.")
+            with seeded():
+                print("Right:", check(*answers))
+        except Mistake as mistake:
+            print("Not finished:" if "replace the ..." in str(mistake) else "Not yet:", mistake)
+        except Exception as error:  # such as numbers beyond the range of floats, or a tensor without data
+            print(f"Not yet: the check cannot read this answer: {_first_line(error)}.")
+
+    return verdict
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0].rstrip('.')}" if text else type(error).__name__
+
+
+def _unfinished(answer: object) -> bool:
+    if isinstance(answer, Mapping):
+        answer = tuple(answer.values())
+    return answer is ... or (isinstance(answer, list | tuple) and any(map(_unfinished, answer)))
+
+
+def kind(answer: object) -> str:
+    """Return the type of an answer with its article, such as "a list", or the shape of a tensor."""
+    if isinstance(answer, Tensor):
+        return f"a tensor of shape {tuple(answer.shape)}"
+    name = "None" if answer is None else type(answer).__name__
+    return name if answer is None else f"an {name}" if name[0] in "aeiou" else f"a {name}"
+
+
+def call(function: object, *inputs: object) -> object:
+    """Return the result of the reader's function. It gets copies of the tensors, so it cannot change the inputs."""
+    if not callable(function):
+        raise Mistake(f"expected a function, found {kind(function)}. Pass the function itself, without parentheses.")
+    copies = [value.clone() if isinstance(value, Tensor) else value for value in inputs]
+    try:
+        result: object = function(*copies)
+    except Exception as error:
+        raise Mistake(f"your function raised {_first_line(error)}.") from None
+    if _unfinished(result):
+        raise Mistake("replace the ... in the function.")
+    if result is None:
+        raise Mistake("your function returns None. Add a return statement.")
+    return result
+
+
+def number(answer: object, what: str = "the answer") -> float:
+    """Return an answer that must be one finite number."""
+    value = answer.tolist() if hasattr(answer, "tolist") else answer  # of a tensor or an array
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Mistake(f"expected {what} as one number, found {kind(answer)}.")
+    value = float(value)
+    if value != value or value in (float("inf"), float("-inf")):
+        raise Mistake(f"expected a finite number for {what}, found {value}.")
+    return value
+
+
+def numbers(answer: object, count: int, what: str = "the answer") -> tuple[float, ...]:
+    """Return an answer that must be a list, a tuple or an array of `count` finite numbers."""
+    if hasattr(answer, "tolist"):
+        answer = answer.tolist()
+    if not isinstance(answer, list | tuple):
+        raise Mistake(f"expected {what} as a list of {count} numbers, found {kind(answer)}.")
+    if len(answer) != count:
+        raise Mistake(f"expected {count} numbers for {what}, found {len(answer)}.")
+    return tuple(number(value, f"number {index} of {what}") for index, value in enumerate(answer, 1))
+
+
+def choice(answer: object, options: tuple[str, ...]) -> str:
+    """Return an answer that must be one of some words."""
+    if answer not in options or not isinstance(answer, str):
+        raise Mistake(f"expected one of {', '.join(map(repr, options))}, found {answer!r}.")
+    return answer
+
+
+def tensor(answer: object, shape: tuple[int, ...] | None = None, nan: str = "") -> Tensor:
+    """Return an answer that must be a tensor of finite numbers.
+
+    shape  expected shape. By default, any shape
+    nan    hint about the cause of a number that is not finite
+    """
+    if not isinstance(answer, Tensor):
+        raise Mistake(f"expected a torch.Tensor, found {kind(answer)}.")
+    if shape is not None and answer.shape != shape:
+        raise Mistake(f"expected a tensor of shape {shape}, found {tuple(answer.shape)}.")
+    if not answer.isfinite().all():
+        found = "NaN" if answer.isnan().any() else "infinite numbers"
+        raise Mistake(f"the result contains {found}. {nan}".strip())
+    return answer.detach().double()
+
+
+def compare(
+    answer: object, expected: Tensor, mistakes: Mapping[str, Tensor], *, tolerance: float = 1e-5, nan: str = ""
+) -> None:
+    """Raise `Mistake` if an answer differs from the expected tensor.
+
+    mistakes  results of known mistakes, by the hint that explains each of them. Their shapes may differ from the
+              expected shape
+    """
+    if isinstance(answer, Tensor):
+        for hint, wrong in mistakes.items():
+            if _equal(answer, wrong, tolerance) and not _equal(wrong, expected, tolerance):
+                raise Mistake(hint)
+    found = tensor(answer, tuple(expected.shape), nan)
+    if not _equal(found, expected, tolerance):
+        difference = (found - expected.double()).abs()
+        index = tuple(int(i) for i in torch.unravel_index(difference.argmax(), difference.shape))
+        raise Mistake(f"the largest difference from the expected result is {difference.max():.2g}, at {list(index)}.")
+
+
+def _equal(first: Tensor, second: Tensor, tolerance: float) -> bool:
+    same = first.shape == second.shape
+    return same and torch.allclose(first.detach().double(), second.detach().double(), tolerance, tolerance)
+
+
+def compare_numbers(
+    answer: object,
+    expected: Sequence[float],
+    mistakes: Mapping[str, Sequence[float | None]],
+    names: Sequence[str] = (),
+    tolerance: float = 1e-6,
+) -> None:
+    """Raise `Mistake` if an answer, a number or a list of numbers, differs from the expected numbers.
+
+    mistakes   results of known mistakes, by the hint that explains each of them; None fits any number
+    names      names of the numbers
+    tolerance  relative difference that is still right
+    """
+
+    def close(value: float, other: float | None) -> bool:
+        return other is None or abs(value - other) <= tolerance * max(1.0, abs(other))
+
+    count = len(expected)
+    found: tuple[float, ...] = (number(answer, *names),) if count == 1 else numbers(answer, count)
+    if all(map(close, found, expected)):
+        return
+    for hint, wrong in mistakes.items():
+        if all(map(close, found, wrong)):
+            raise Mistake(hint)
+    for index, (value, right) in enumerate(zip(found, expected, strict=True)):
+        if not close(value, right):
+            name = names[index] if names else f"number {index + 1}"
+            raise Mistake(f"{name} is too {'large' if value > right else 'small'}: {value:g}.")
