@@ -76,6 +76,7 @@ weights: $(STAMP)-dev
 
 notebooks: $(STAMP)-docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.build_notebooks $(TUTORIALS)
+	$(BIN)/python -m lab.figures_page
 
 docs: $(STAMP)-docs
 	@rm -rf $(SITE)/html $(SITE)/doctrees
