@@ -319,7 +319,7 @@ PAPERS = {
     ),
     "text-classifier": (
         "text-classification", *(f"imdb/{name}" for name in
-        ("keras", "textbook", "corrected", "rnn", "lstm", "gru", "bilstm", "conv1d", "conv2d", "tfidf")),
+        ("keras", "textbook", "corrected", "rnn", "lstm", "gru", "bilstm", "conv1d", "conv2d", "tfidf", "plain-attention")),
     ),
     "seq2seq-rnn": ("universal/copy", "universal/reverse", "universal/addition"),
     "rnn-attention": (),
@@ -342,7 +342,7 @@ PAPERS = {
     "deit": ("deit/ablate", "cifar10/deit", "cifar10/vit", "cifar10/resnet"),
     "squeeze-excitation": ("cifar10/se",),
     "cnn-teachers": (),
-    "nonlocal": ("moving-digits", "direction", "cifar10/nonlocal"),
+    "nonlocal": ("moving-digits", "direction", "pair", "cifar10/nonlocal"),
     "local-attention": ("cifar10/local-attention",),
     "convnet-attention": ("cifar10/sknet", "cifar10/resnest", "cifar10/gsa"),
     "conv-attention": ("conv-attention/theorem", "cifar10/conv-attention"),

@@ -154,6 +154,7 @@ CASES = {
         "resnet", "vit", "se", "nonlocal", "local-attention", "sknet", "resnest", "gsa", "conv-attention", "deit")},
     "moving-digits": Case({"batch_items": 16}),
     "direction": Case({"batch_items": 16}),
+    "pair": Case({"batch_items": 16}),
     **{f"universal/{task}": Case(DIGITS) for task in ("copy", "reverse", "addition")},
 }  # fmt: skip
 
