@@ -29,7 +29,7 @@ WRONG = {
     "one_layer": [
         ("number_of_notes = 3", "number_of_notes = 1", "needs no attention"),
         ("number_of_notes = 3", "number_of_notes = 2", "One layer is enough"),
-        (", None)", ", FeedForward(32, 64))", "only attention is left"),
+        (", None)", ", manyheads.core.layers.FeedForward(32, 64))", "only attention is left"),
         ("self.output(x)  #", "self.output(x)[:, 0]  #", "expected a tensor of shape (4, 8, 8), found (4, 8)"),
         ("(Hunter, number", "(Hunter(2), number", "Pass the class"),
         ("range(layers)", "range(2)", "the model for 1 layers has 2 different blocks"),
