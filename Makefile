@@ -66,6 +66,7 @@ format: $(STAMP)-dev
 results: $(STAMP)-dev
 	$(BIN)/python -m lab.results_table
 	$(BIN)/python -m lab.best_results
+	$(BIN)/python -m lab.tutorial_extract
 
 evidence: $(STAMP)-dev
 	@exec $(BIN)/python -m lab.evidence --minutes $(MINUTES) --device $(DEVICE) --runs $(RUNS) --at-once $(AT_ONCE) $(DATA:%=--data %) $(if $(ONLY),--only $(ONLY))

@@ -121,7 +121,7 @@ def test_cells_print_little(notebook: Path) -> None:
 
 def test_kept_results_are_current() -> None:
     text = tutorial_extract.FILE.read_text(encoding="utf-8")
-    assert text == tutorial_extract.written(tutorial_extract.extract()), "run `python -m lab.tutorial_extract`"
+    assert text == tutorial_extract.written(tutorial_extract.extract()), "run `make results`"
 
 
 def test_every_kept_result_is_shown() -> None:
