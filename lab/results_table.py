@@ -318,8 +318,8 @@ PAPERS = {
         "translation", "language-modeling/tiny-shakespeare",
     ),
     "text-classifier": (
-        "text-classification", *(f"imdb/{name}" for name in
-        ("keras", "textbook", "corrected", "rnn", "lstm", "gru", "bilstm", "conv1d", "conv2d", "tfidf", "plain-attention")),
+        "text-classification", "imdb/plain-attention", *(f"imdb/{name}" for name in
+        ("keras", "textbook", "corrected", "rnn", "lstm", "gru", "bilstm", "conv1d", "conv2d", "tfidf")),
     ),
     "seq2seq-rnn": ("universal/copy", "universal/reverse", "universal/addition"),
     "rnn-attention": (),
