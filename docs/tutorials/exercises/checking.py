@@ -100,35 +100,37 @@ class Operations(TorchFunctionMode):
     def __torch_function__(self, function: Any, types: Any, inputs: Any = (), settings: Any = None) -> Any:
         name = function.__name__.strip("_")
         self.names.add(name)
-        had_nan = any(map(_has_nan, inputs))  # before the call, which may change its inputs
+        values = (*inputs, *(settings or {}).values())
+        had_nan = any(map(_has_nan, values))  # before the call, which may change its inputs
         result = function(*inputs, **(settings or {}))
         if not self.found_nan and not had_nan and _has_nan(result):
             self.found_nan = True
-            if cause := _cause_of_nan(name, inputs, result):
+            operands = [value for value in values if isinstance(value, Tensor | int | float) and value is not result]
+            if cause := _cause_of_nan(name, operands, result):
                 self.nan = f"The first NaN comes from {cause}."
         return result
 
 
 def _has_nan(value: object) -> bool:
     try:
-        return isinstance(value, Tensor) and bool(value.isnan().any())
+        return value != value if isinstance(value, float) else isinstance(value, Tensor) and bool(value.isnan().any())
     except RuntimeError:  # a tensor without numbers: on the device "meta", or inside vmap
         return False
 
 
-def _cause_of_nan(name: str, inputs: tuple[Any, ...], result: Tensor) -> str:
-    """Return the only operation on numbers with which a function can get NaN from inputs without NaN."""
-    if name in ("mul", "mul_", "multiply"):
+def _cause_of_nan(name: str, operands: list[Any], result: Tensor) -> str:
+    """Return the only operation on numbers with which a function can get NaN from operands without NaN."""
+    if name in ("mul", "multiply"):
         return "a product of 0 and infinity"
     if name in ("sub", "rsub", "subtract"):
         return "a difference of two infinite numbers"
     if name in ("add", "radd"):
         return "a sum of infinity and minus infinity"
-    if name in ("div", "rdiv", "divide", "true_divide"):
-        divided_by = torch.as_tensor(inputs[1]).expand_as(result)[result.isnan()]
+    if name in ("div", "rdiv", "divide", "true_divide") and operands:
+        divided_by = torch.as_tensor(operands[-1]).expand_as(result)[result.isnan()]
         return "infinity divided by infinity" if divided_by.isinf().all() else "0 divided by 0"
     if name in ("softmax", "log_softmax"):
-        infinite = inputs[0].isposinf().any()
+        infinite = any(isinstance(value, Tensor) and value.isposinf().any() for value in operands)
         return "a softmax of an infinite score" if infinite else "a softmax of scores that are all minus infinity"
     return ""
 
@@ -195,7 +197,9 @@ def compare(
     if not equal(found, expected, tolerance):
         difference = (found - expected.double()).abs()
         index = tuple(int(i) for i in torch.unravel_index(difference.argmax(), difference.shape))
-        raise Mistake(f"the largest difference from the expected result is {difference.max():.2g}, at {list(index)}.")
+        raise Mistake(
+            f"the largest difference from the expected result is {difference.max():.2g}, at index {list(index)}."
+        )
 
 
 def equal(first: Tensor, second: Tensor, tolerance: float) -> bool:
