@@ -164,6 +164,7 @@ def heads(answer: object) -> str:
         "transpose(0, 1) before the last reshape.": result(join="reshape"),
         "the heads of one word look at each other. Exchange words and heads with transpose(0, 1), so that in each head "
         "words look at words.": result("words", join="reshape"),
+        "the heads of one word look at each other. Exchange words and heads before the scores.": result("words"),
         "head h gets every H-th column. It gets d / H neighboring columns.": result("alternate"),
         "the heads are joined in reversed order. Begin each row with head 1.": result(join="reversed"),
         "all four matrices are transposed. The product is x @ W.": result(transposed=(0, 1, 2, 3)),
@@ -209,6 +210,8 @@ def parameters(answer: object) -> str:
             "the feed-forward network has two linear layers. The first, from d to dense numbers, is missing.": (
                 right - d * dense - dense,
             ),
+            "one of the four matrices of the attention is missing.": (right - d * wide,),
+            "one of the two matrices of the feed-forward network is missing.": (right - d * dense,),
             "the feed-forward network is missing.": (right - feed_forward - hidden,),
             "the matrices of the feed-forward network have the size d x dense, and not d x d.": (
                 right - feed_forward + 2 * d * d,
