@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import log
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +14,7 @@ from manyheads.core.block import Block
 from manyheads.core.masks import Mask
 from manyheads.core.positions import sinusoidal
 
-from .checking import Mistake, call, compare, compare_numbers, exercise, kind, numbers
+from .checking import Mistake, Operations, call, compare, equal, exercise, kind, numbers
 
 LENGTH = 8  # digits that the decoder of the broken mask reads
 
@@ -25,50 +26,74 @@ def map_shapes(answer: object) -> str:
         raise Mistake(f"expected a list of three shapes, found {kind(answer)}.")
     if len(answer) != 3:
         raise Mistake(f"expected three shapes of four numbers, found {len(answer)}.")
-    names = ("the encoder", "the decoder", "the cross-attention")
-    shapes = [numbers(shape, 4, name) for shape, name in zip(answer, names, strict=True)]
-    right = [(3, 8, 9, 9), (3, 8, 7, 7), (3, 8, 7, 9)]
-    mistakes: dict[str, tuple[float | None, ...]] = {
-        "the order is batch, heads, queries, keys.": (8, 3, None, None),
-        "a map has a number for each pair of words. The width of the model, 512, is not in its shape.": (
-            3,
-            8,
-            None,
-            512,
-        ),
-        "a map has a number for each pair of words. The width of a head, 64, is not in its shape.": (3, 8, None, 64),
-        "a row for each query: the queries of the cross-attention are the 7 target words.": (3, 8, 9, 7),
-    }
-    for found, expected, name in zip(shapes, right, names, strict=True):
-        for hint, wrong in mistakes.items():
-            if found != expected and all(other in (None, value) for value, other in zip(found, wrong, strict=True)):
+    right = {"the encoder": (3, 8, 9, 9), "the decoder": (3, 8, 7, 7), "the cross-attention": (3, 8, 7, 9)}
+    shapes = [numbers(shape, 4, name) for shape, name in zip(answer, right, strict=True)]
+    for found, (name, expected) in zip(shapes, right.items(), strict=True):
+        for other, shape in right.items():
+            if found == shape != expected:
+                raise Mistake(f"{name}: this is the shape of the map of {other}.")
+        batch, heads, queries, keys = found
+        mistakes = {
+            "the order is batch, heads, queries, keys.": (
+                (batch, heads) == (8, 3) or (sorted(found) == sorted(expected) and (batch, heads) != (3, 8))
+            ),
+            "the first number is the batch, and the batch has 3 sentences.": batch != 3,
+            "each of the 8 heads has its own map. The second number is 8.": heads != 8,
+            "a map has a number for each pair of words. The width of the model, 512, is not in its shape.": (
+                512 in (queries, keys)
+            ),
+            "a map has a number for each pair of words. The width of a head, 64, is not in its shape.": (
+                64 in (queries, keys)
+            ),
+            "the keys are source words or target words, and never both together.": 16 in (queries, keys),
+            "a row for each query: the queries of the cross-attention are the 7 target words.": (
+                name == "the cross-attention" and queries == 9
+            ),
+            "the queries are the words that look, and the keys are the words that they look at.": found != expected,
+        }
+        for hint, is_made in mistakes.items():
+            if is_made:
                 raise Mistake(f"{name}: {hint}")
-        if found != expected:
-            raise Mistake(f"{name}: the queries are the words that look, and the keys are the words that they look at.")
     return "only the cross-attention has maps that are not square."
 
 
 @exercise
 def stable_softmax(answer: object) -> str:
     """Softmax of some scores that does not overflow, with the sum that the blog forgets."""
-    for scores in (torch.tensor([1.0, -2.0, 0.5, 3.0]), torch.tensor([1000.0, 998.0, -1000.0, 999.0])):
-        powers = (scores - scores.max()).exp()
-        mistakes = {
-            "the sum below the fraction line is missing, as in the blog. The weights must add up to 1.": scores.exp(),
-            "the sum is missing. Divide by it after the subtraction of the maximum.": powers,
-            "the scores are divided by their sum. Take the exponentials first.": scores / scores.sum(),
-            "this divides by the largest exponential. Divide by the sum of all.": scores.exp() / scores.exp().max(),
-            "the exponentials are divided by the sum of the scores.": scores.exp() / scores.sum(),
-            "a division makes the scores more equal, so the weights change. Subtract a number instead.": (
-                (scores / scores.max()).softmax(0)
-            ),
-            "a division by 1000 makes the scores more equal, so the weights change. Subtract a number instead.": (
-                (scores / 1000).softmax(0)
-            ),
-            "this is a mean of the exponentials. Divide by their sum.": scores.exp() / len(scores),
-        }
-        nan = "The exponential of 1000 is infinite. Subtract the largest score from all scores first."
-        compare(call(answer, scores), scores.softmax(0), mistakes, nan=nan)
+    examples = [
+        [1.0, -2.0, 0.5, 3.0],
+        [1000.0, 998.0, -1000.0, 999.0],
+        [-1000.0, -999.0, 1000.0, 999.0, -1000.0],  # the first, last, smallest, mean and median score are too small
+        [-1000.0, -999.0, -998.5],  # all exponentials are 0
+    ]
+    scores = torch.tensor(examples[0])
+    powers = (scores - scores.max()).exp()
+    mistakes = {
+        "the sum below the fraction line is missing, as in the blog. The weights must add up to 1.": scores.exp(),
+        "the sum is missing. Divide by it after the subtraction of the maximum.": powers,
+        "the scores are divided by their sum. Take the exponentials first.": scores / scores.sum(),
+        "this divides by the largest exponential. Divide by the sum of all.": scores.exp() / scores.exp().max(),
+        "the exponentials are divided by the sum of the scores.": scores.exp() / scores.sum(),
+        "a division makes the scores more equal, so the weights change. Subtract a number instead.": (
+            (scores / scores.max()).softmax(0)
+        ),
+        "a division by 1000 makes the scores more equal, so the weights change. Subtract a number instead.": (
+            (scores / 1000).softmax(0)
+        ),
+        "this is a mean of the exponentials. Divide by their sum.": scores.exp() / len(scores),
+    }
+    for example in examples:
+        scores = torch.tensor(example)
+        with Operations() as used:
+            found = call(answer, scores)
+        if forbidden := used.names & {"softmax", "log_softmax", "special_softmax", "special_log_softmax", "softmin"}:
+            raise Mistake(f"your function calls {min(forbidden)}. Compute the exponentials and their sum.")
+        nan = f"{used.nan} Subtract the largest score from all scores first." if used.nan else ""
+        known = mistakes if example is examples[0] else {}
+        if isinstance(found, Tensor) and found.shape == scores.shape and abs(found.sum() - 1) > 1e-3:
+            known = known | {f"for the scores {example}, the weights add up to {found.sum():.3g} and not to 1.": found}
+        # Scores near 1000 have rounding errors of 1e-4.
+        compare(found, scores.softmax(0), known, tolerance=1e-3, nan=nan)
     return "the subtraction changes no weight, because it divides all exponentials by the same number."
 
 
@@ -96,11 +121,14 @@ def encoding(answer: object) -> str:
         "the exponent is 2 i / d. The factor 2 is there twice.": table(position, 2 * pairs),
         "positions are counted from 0. Here they begin with 1.": table(position + 1, pairs),
         "the base is 10,000.": table(position, pairs, 1000),
-        "the position is multiplied by the power. Divide by it.": table(position, -pairs),
         "the table is transposed: it needs a row for each position.": right.T,
         "there are only sines. Odd dimensions are cosines.": torch.stack(2 * [sine_first[..., 0]], -1).flatten(1),
     }
-    compare(call(answer, length, width), right, mistakes, tolerance=1e-4)
+    found = call(answer, length, width)
+    # Products are large, so their sines have large rounding errors.
+    if isinstance(found, Tensor) and equal(found, table(position, -pairs), tolerance=0.05):
+        raise Mistake("the position is multiplied by the power. Divide by it.")
+    compare(found, right, mistakes, tolerance=1e-4)
     return "each pair of dimensions is a point on a circle."
 
 
@@ -129,15 +157,19 @@ def causal_scores(answer: object) -> str:
         "these are weights without a mask. Return the scores with the mask.": scores.softmax(-1),
         "this is the mask. Return the scores with the mask.": torch.zeros(5, 5).masked_fill(later, hidden),
     }
-    found = call(answer, scores)
+    with Operations() as used:
+        found = call(answer, scores)
     if isinstance(found, Tensor) and found.shape == scores.shape and found.is_floating_point():
         for hint, wrong in mistakes.items():
             if torch.equal(found.exp(), wrong.exp()):
                 raise Mistake(hint)
         if found.isnan().any():
-            raise Mistake(
-                "the result contains NaN. Zero times infinity is NaN: replace the scores, do not multiply them."
-            )
+            advice = " Replace the scores instead of multiplying by infinity." if "product" in used.nan else ""
+            raise Mistake(f"the result contains NaN. {used.nan}{advice}".strip())
+        if found.isposinf().any():
+            raise Mistake("a score is plus infinity. Use minus infinity.")
+        if found.isneginf().all(-1).any():
+            raise Mistake("a row has only scores of minus infinity, so it has no softmax. Each word must see itself.")
         found = found.softmax(-1)
     compare(found, scores.masked_fill(later, hidden).softmax(-1), {})
     return "after the softmax, the weights of all later words are 0."
@@ -188,9 +220,12 @@ def broken_mask(answer: object) -> str:
         reported = F.cross_entropy(model(digits)[:, :-1].flatten(0, 1), digits[:, 1:].flatten())
         steps = [model(digits[:, :t])[:, -1] for t in range(1, LENGTH)]
         honest = F.cross_entropy(torch.stack(steps, 1).flatten(0, 1), digits[:, 1:].flatten())
+    worse = (
+        " This is worse than guessing: the decoder learned to copy the next digit, and now it does not see this digit."
+    )
     return (
         f"the decoder reports a loss of {reported:.3f}, although random digits allow no less than 2.303. "
-        f"If it reads only the earlier digits, its loss is {honest:.2f}."
+        f"If it reads only the earlier digits, its loss is {honest:.2f}." + worse * bool(reported < log(10) < honest)
     )
 
 
@@ -198,12 +233,38 @@ def program(ends_after: int) -> Callable[[list[int]], Tensor]:
     """Return a decoder whose next token depends on all tokens so far. After some tokens, it ends with token 1."""
 
     def next_scores(tokens: list[int]) -> Tensor:
-        scores = torch.zeros(20)
-        scores[2 + sum(tokens) % 18] = 2.0
+        scores, total = torch.zeros(20), sum(map(int, tokens))
+        scores[2 + total % 18] = 2.0
+        scores[2 + (total + 9) % 18] = -9.0
         scores[1] = 5.0 if len(tokens) > ends_after else -5.0
         return scores
 
     return next_scores
+
+
+def written(
+    next_scores: Callable[[list[int]], Tensor],
+    begin: list[int],
+    limit: int,
+    end: int = 1,
+    choose: Callable[[Tensor], Tensor] = torch.argmax,
+) -> list[int]:
+    """Return the tokens that a search adds to the list `begin`."""
+    tokens = list(begin)
+    while len(tokens) < len(begin) + limit:
+        token = int(choose(next_scores(tokens)))
+        if token == end:
+            break
+        tokens.append(token)
+    return tokens[len(begin) :]
+
+
+def token_numbers(answer: object) -> list[float]:
+    values = answer.tolist() if hasattr(answer, "tolist") else answer
+    if not isinstance(values, list | tuple):
+        raise Mistake(f"expected a list of token numbers, found {kind(answer)}.")
+    found = numbers(values, len(values), "the tokens")
+    return [int(value) if value.is_integer() else value for value in found]
 
 
 @exercise
@@ -212,32 +273,43 @@ def greedy(answer: object) -> str:
     start, end = 7, 1
     for ends_after, limit in ((4, 10), (9, 5)):
         next_scores = program(ends_after)
-        tokens = [start]
-        while len(tokens) <= max(limit, ends_after) + 3:
-            tokens.append(int(next_scores(tokens).argmax()))
-        right = tokens[1 : min(ends_after, limit) + 1]
-        last = [start]
-        for _ in range(limit):
-            last.append(int(next_scores(last[-1:]).argmax()))
-        found = call(answer, next_scores, start, end, limit)
-        if isinstance(found, Tensor):
-            found = found.tolist()
-        mistakes = {
-            "the start token is not part of the translation.": [start, *right],
-            "the end token is not part of the translation.": [*right, end],
-            "the start and the end token are not part of the translation.": [start, *right, end],
-            "the search does not stop at the end token.": tokens[1 : limit + 1],
-            "the search ignores the limit.": tokens[1 : ends_after + 1],
-            "one token is missing. The limit counts the written tokens without the start token.": right[:-1],
-            "one token too many. The limit counts the written tokens without the start token.": tokens[
-                1 : len(right) + 2
-            ],
-            "the decoder gets only the last token. It needs all tokens so far.": last[1 : limit + 1],
-        }
-        for hint, wrong in mistakes.items():
-            if found == wrong and wrong != right:
+        right = written(next_scores, [start], limit)
+        endless = written(next_scores, [start], limit + ends_after, end=-1)
+        last = written(lambda tokens, scores=next_scores: scores(tokens[-1:]), [start], limit)  # type: ignore[misc]
+        found, again = (token_numbers(call(answer, next_scores, start, end, limit)) for _ in range(2))
+        if found != again:
+            raise Mistake("two calls with the same decoder return different tokens. Always take the highest score.")
+        mistakes: list[tuple[str, list[int]]] = [
+            ("the end token is not part of the translation.", [*right, end]),
+            ("the start and the end token are not part of the translation.", [start, *right, end]),
+            ("the search does not stop at the end token.", endless[:limit]),
+            ("the search ignores the limit.", endless[:ends_after]),
+            ("one token is missing. The limit counts the written tokens without the start token.", right[:-1]),
+            (
+                "one token too many. The limit counts the written tokens without the start token.",
+                endless[: len(right) + 1],
+            ),
+            ("the decoder gets only the last token. It needs all tokens so far.", last),
+            (
+                "the search adds the token with the lowest score.",
+                written(next_scores, [start], limit, choose=torch.argmin),
+            ),
+            (
+                "the search adds the highest score itself. Add its token, the index of this score.",
+                written(next_scores, [start], limit, choose=torch.max),
+            ),
+            ("the decoder does not get the start token. Begin with the list [start].", written(next_scores, [], limit)),
+            (
+                "the decoder does not get the start token. Begin with the list [start].",
+                written(next_scores, [], limit + 1)[1:],
+            ),
+        ]
+        for hint, wrong in mistakes:
+            if found == wrong != right:
                 raise Mistake(hint)
-        if isinstance(found, list | tuple) and [start, *right] == list(found)[: len(right) + 1]:
+        if found[: len(right) + 1] == [start, *right]:
             raise Mistake("the start token is not part of the translation.")
-        compare_numbers(numbers(found, len(right), "the tokens"), right, {}, [f"token {i}" for i in range(len(right))])
+        if found != right:
+            decoder = f"for start = {start}, limit = {limit} and a decoder that ends after {ends_after} tokens"
+            raise Mistake(f"expected the token numbers {right}, found {found}, {decoder}.")
     return "greedy_decode of PyTorch's tutorial does the same."

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 
 @contextmanager
@@ -70,6 +72,8 @@ def call(function: object, *inputs: object) -> object:
     copies = [value.clone() if isinstance(value, Tensor) else value for value in inputs]
     try:
         result: object = function(*copies)
+    except Mistake:  # of a forbidden function
+        raise
     except Exception as error:
         raise Mistake(f"your function raised {_first_line(error)}.") from None
     if _unfinished(result):
@@ -77,6 +81,58 @@ def call(function: object, *inputs: object) -> object:
     if result is None:
         raise Mistake("your function returns None. Add a return statement.")
     return result
+
+
+class Operations(TorchFunctionMode):
+    """Observe the PyTorch functions that an answer calls inside the `with` block.
+
+    names  names of all called functions
+    nan    a sentence about the first operation whose inputs contain no NaN and whose result contains NaN. Empty if
+           there is none, or if its cause is unknown
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.nan = ""
+        self.found_nan = False
+
+    def __torch_function__(self, function: Any, types: Any, inputs: Any = (), settings: Any = None) -> Any:
+        name = function.__name__.strip("_")
+        self.names.add(name)
+        values = (*inputs, *(settings or {}).values())
+        had_nan = any(map(_has_nan, values))  # before the call, which may change its inputs
+        result = function(*inputs, **(settings or {}))
+        if not self.found_nan and not had_nan and _has_nan(result):
+            self.found_nan = True
+            operands = [value for value in values if isinstance(value, Tensor | int | float) and value is not result]
+            if cause := _cause_of_nan(name, operands, result):
+                self.nan = f"The first NaN comes from {cause}."
+        return result
+
+
+def _has_nan(value: object) -> bool:
+    try:
+        return value != value if isinstance(value, float) else isinstance(value, Tensor) and bool(value.isnan().any())
+    except RuntimeError:  # a tensor without numbers: on the device "meta", or inside vmap
+        return False
+
+
+def _cause_of_nan(name: str, operands: list[Any], result: Tensor) -> str:
+    """Return the only operation on numbers with which a function can get NaN from operands without NaN."""
+    if name in ("mul", "multiply"):
+        return "a product of 0 and infinity"
+    if name in ("sub", "rsub", "subtract"):
+        return "a difference of two infinite numbers"
+    if name in ("add", "radd"):
+        return "a sum of infinity and minus infinity"
+    if name in ("div", "rdiv", "divide", "true_divide") and operands:
+        divided_by = torch.as_tensor(operands[-1]).expand_as(result)[result.isnan()]
+        return "infinity divided by infinity" if divided_by.isinf().all() else "0 divided by 0"
+    if name in ("softmax", "log_softmax"):
+        infinite = any(isinstance(value, Tensor) and value.isposinf().any() for value in operands)
+        return "a softmax of an infinite score" if infinite else "a softmax of scores that are all minus infinity"
+    return ""
 
 
 def number(answer: object, what: str = "the answer") -> float:
@@ -112,15 +168,16 @@ def tensor(answer: object, shape: tuple[int, ...] | None = None, nan: str = "") 
     """Return an answer that must be a tensor of finite numbers.
 
     shape  expected shape. By default, any shape
-    nan    hint about the cause of a number that is not finite
+    nan    hint about the cause of NaN
     """
     if not isinstance(answer, Tensor):
         raise Mistake(f"expected a torch.Tensor, found {kind(answer)}.")
     if shape is not None and answer.shape != shape:
         raise Mistake(f"expected a tensor of shape {shape}, found {tuple(answer.shape)}.")
     if not answer.isfinite().all():
-        found = "NaN" if answer.isnan().any() else "infinite numbers"
-        raise Mistake(f"the result contains {found}. {nan}".strip())
+        if answer.isnan().any():
+            raise Mistake(f"the result contains NaN. {nan}".strip())
+        raise Mistake("the result contains infinite numbers.")
     return answer.detach().double()
 
 
@@ -134,16 +191,19 @@ def compare(
     """
     if isinstance(answer, Tensor):
         for hint, wrong in mistakes.items():
-            if _equal(answer, wrong, tolerance) and not _equal(wrong, expected, tolerance):
+            if equal(answer, wrong, tolerance) and not equal(wrong, expected, tolerance):
                 raise Mistake(hint)
     found = tensor(answer, tuple(expected.shape), nan)
-    if not _equal(found, expected, tolerance):
+    if not equal(found, expected, tolerance):
         difference = (found - expected.double()).abs()
         index = tuple(int(i) for i in torch.unravel_index(difference.argmax(), difference.shape))
-        raise Mistake(f"the largest difference from the expected result is {difference.max():.2g}, at {list(index)}.")
+        raise Mistake(
+            f"the largest difference from the expected result is {difference.max():.2g}, at index {list(index)}."
+        )
 
 
-def _equal(first: Tensor, second: Tensor, tolerance: float) -> bool:
+def equal(first: Tensor, second: Tensor, tolerance: float) -> bool:
+    """Return True if two tensors have the same shape and differ at most by the tolerance."""
     same = first.shape == second.shape
     return same and torch.allclose(first.detach().double(), second.detach().double(), tolerance, tolerance)
 

@@ -17,7 +17,9 @@ from tests.paths import ROOT
 PAGES = ROOT / "docs" / "tutorials"
 SOURCES = {path.stem.replace("-", "_"): path for path in sorted((PAGES / "source").glob("*.md"))}
 EXERCISES = {name: 3 if name in ("a_first_look", "dataframe") else 6 for name in SOURCES}
-FALLBACKS = re.compile(r"largest difference from|is too (large|small)")  # messages that name no mistake
+FALLBACKS = re.compile(
+    r"largest difference from|is too (large|small)|expected the token numbers"
+)  # messages that name no mistake
 
 
 def blocks(text: str, fence: str) -> list[str]:
@@ -144,6 +146,36 @@ def test_wrong_answers_get_a_hint(name: str, check: str, capsys: pytest.CaptureF
         assert found.startswith(("Not yet: ", "Not finished: ")), f"{old!r} -> {new!r}: {found}"
         assert hint in found, f"{old!r} -> {new!r}: {found}"
         assert not FALLBACKS.search(found)
+
+
+INFINITY, NAN = float("inf"), float("nan")
+SOURCES_OF_NAN: list[tuple[Callable[[torch.Tensor], Any], str]] = [
+    (lambda x: x.mul(0) * INFINITY, "a product of 0 and infinity"),
+    (lambda x: -INFINITY * x.mul(0), "a product of 0 and infinity"),
+    (lambda x: x.mul_(0).mul_(INFINITY), "a product of 0 and infinity"),
+    (lambda x: x.add(INFINITY) - INFINITY, "a difference of two infinite numbers"),
+    (lambda x: x.add(INFINITY) + -INFINITY, "a sum of infinity and minus infinity"),
+    (lambda x: x.mul(0).div_(0), "0 divided by 0"),
+    (lambda x: 0 / x.mul(0), "0 divided by 0"),
+    (lambda x: torch.div(x * INFINITY, other=x * INFINITY), "infinity divided by infinity"),
+    (lambda x: torch.softmax(x - INFINITY, dim=0), "a softmax of scores that are all minus infinity"),
+    (lambda x: torch.nn.functional.softmax(dim=0, input=x.add(INFINITY)), "a softmax of an infinite score"),
+    (lambda x: x * NAN, ""),
+    (lambda x: torch.tensor([NAN]) * x, ""),
+    (lambda x: x.fill_(NAN) / 0, ""),
+    (lambda x: x.neg().log() * INFINITY, ""),
+    (lambda x: x.mul_(0).div_(x), ""),
+    (lambda x: torch.func.vmap(lambda row: row / row.sum())(x[None]), ""),
+    (lambda x: x.to("meta") / 0, ""),
+]
+
+
+@pytest.mark.parametrize(("function", "cause"), SOURCES_OF_NAN)
+def test_first_nan_has_a_cause_only_if_it_is_certain(function: Callable[[torch.Tensor], Any], cause: str) -> None:
+    checking = importlib.import_module("exercises.checking")
+    with checking.Operations() as used:
+        checking.call(function, torch.ones(3))
+    assert used.nan == (f"The first NaN comes from {cause}." if cause else "")
 
 
 def changed(given: Any, change: Callable[[Any], Any]) -> Any:
