@@ -72,7 +72,10 @@ def exit_status(error: BaseException, debug: bool) -> int:
 
 def _is_own(error: OSError) -> bool:
     """Return True if a file of this package is the cause, such as a missing asset of the wheel."""
-    return isinstance(error.filename, str) and Path(error.filename).resolve().is_relative_to(PACKAGE)
+    try:
+        return isinstance(error.filename, str) and Path(error.filename).resolve().is_relative_to(PACKAGE)
+    except (OSError, RuntimeError):  # The working directory has been removed, or links lead in a circle.
+        return False
 
 
 def _is_raised_here(error: Exception) -> bool:

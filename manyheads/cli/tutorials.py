@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import re
 import shlex
+import unicodedata
 from pathlib import Path
 
 from manyheads.cli.parser import Flag, Positional, Verbs
@@ -15,6 +18,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 WHEEL = PACKAGE / "tutorials"  # an installed package contains the files; a clone has them next to the package
 FILES = ("*.ipynb", "pictures/*.png", "kept_results.*", "*.conllu", "exercises/*.py")
 SCRIPTS = ("**/*.py", "**/*.json")
+NOTEBOOK_LINK = re.compile(r"\]\(([\w-]+\.ipynb)?#([^)\s]+)\)")  # to a heading
 PAGE_LINK = re.compile(r"\[([^\[\]]*)\]\([\w./-]+\.md(?:#[^)\s]*)?\)")  # in the JSON text of a notebook
 
 
@@ -28,6 +32,8 @@ def add(verbs: Verbs) -> None:
 
 
 def _tutorials(options: argparse.Namespace) -> None:
+    if not options.dir:
+        raise UserError("expected a folder for the tutorials, found an empty name")
     folder = Path(options.dir)
     files = tutorial_files()
     copy_tutorials(folder, files, force=options.force)
@@ -38,7 +44,8 @@ def _tutorials(options: argparse.Namespace) -> None:
 def tutorial_files() -> dict[Path, bytes]:
     """Return the content of the tutorials' files by their path in the copy.
 
-    The documentation is not copied, so the text of a link to one of its pages remains without the link.
+    The documentation is not copied, so the text of a link to one of its pages remains without the link. Links to
+    headings get the anchors of Jupyter.
 
     Raises UserError if the package was installed without them.
     """
@@ -50,16 +57,38 @@ def tutorial_files() -> dict[Path, bytes]:
     for pattern in SCRIPTS:
         found |= {Path("papers", path.relative_to(scripts)): path for path in sorted(scripts.glob(pattern))}
     contents = {name: path.read_bytes() for name, path in found.items()}
-    for name in (name for name in contents if name.suffix == ".ipynb"):
-        contents[name] = PAGE_LINK.sub(r"\1", contents[name].decode()).encode()
+    notebooks = {name: contents[name].decode() for name in contents if name.suffix == ".ipynb"}
+    anchors = {name.name: _anchors(text) for name, text in notebooks.items()}
+    for name, text in notebooks.items():
+
+        def moved(link: re.Match[str], own: str = name.name) -> str:
+            other, anchor = link.groups()
+            return f"]({other or ''}#{anchors[other or own].get(anchor, anchor)})"
+
+        contents[name] = NOTEBOOK_LINK.sub(moved, PAGE_LINK.sub(r"\1", text)).encode()
     return contents
+
+
+def _anchors(notebook: str) -> dict[str, str]:
+    """Return Jupyter's anchors of a notebook's headings by those of the documentation, which are in lower case."""
+    cells = [cell for cell in json.loads(notebook)["cells"] if cell["cell_type"] == "markdown"]
+    headings = re.findall(r"^#+ (.+)$", "\n".join("".join(cell["source"]) for cell in cells), re.MULTILINE)
+    plain = {heading: unicodedata.normalize("NFKD", heading).encode("ascii", "ignore").decode() for heading in headings}
+    lower = {heading: re.sub("[^a-z0-9]+", "-", text.lower()).strip("-") for heading, text in plain.items()}
+    return {text.lstrip("0123456789-"): heading.replace("`", "").replace(" ", "-") for heading, text in lower.items()}
 
 
 def copy_tutorials(folder: Path, files: dict[Path, bytes], *, force: bool = False) -> None:
     """Write files to a folder. Identical files are not touched.
 
-    Raises UserError, and writes nothing, if a file with other content exists and `force` is False.
+    Raises UserError, and writes nothing, if a file with other content exists and `force` is False, or if the files
+    cannot be written.
     """
+    for place in {folder, *(parent for name in files for parent in (folder / name).parents if parent != parent.parent)}:
+        if place.exists() and not place.is_dir():
+            raise UserError(f"{place}: expected a folder, found a file")
+        if place.exists() and place.is_relative_to(folder) and not os.access(place, os.W_OK):
+            raise UserError(f"{place}: expected a folder in which you may write")
     existing = {name for name in files if regular(folder / name).exists()}
     new = [name for name in files if name not in existing or (folder / name).read_bytes() != files[name]]
     if (differing := [name for name in new if name in existing]) and not force:

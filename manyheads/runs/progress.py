@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -45,7 +46,9 @@ class ProgressDisplay:
 
     def __init__(self, name: str = "training") -> None:
         self._name, self._console = name, Console(stderr=True, highlight=False)
-        plain = not self._console.is_terminal or self._console.is_dumb_terminal
+        # A notebook keeps every version of a line that a command in a cell draws again.
+        in_cell = "JPY_PARENT_PID" in os.environ
+        plain = in_cell or not self._console.is_terminal or self._console.is_dumb_terminal
         self._bar_width = 40 if self._console.width >= WIDE else 20
         self._bar = Bar(
             TextColumn("{task.description}"), BarColumn(self._bar_width), TextColumn("{task.percentage:3.0f}%"),

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,11 @@ from tests.support.refusals import refused
 
 def contents(folder: Path) -> dict[Path, bytes]:
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def jupyter_anchors(cells: list[dict[str, Any]]) -> set[str]:
+    prose = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    return {heading.replace("`", "").replace(" ", "-") for heading in re.findall(r"^#+ (.+)$", prose, re.MULTILINE)}
 
 
 def test_notebooks_exercises_results_and_scripts_are_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,6 +49,8 @@ def test_links_to_pages_become_text_and_outputs_stay(tmp_path: Path) -> None:
                 assert not name or name.startswith("http") or (tmp_path / name).exists(), f"{copy.name}: {target}"
             if cell["cell_type"] == "code":
                 assert text == "".join(old["source"])
+            for anchor in re.findall(r"\]\(#([^)\s]*\)?)\)", text) if cell["cell_type"] == "markdown" else []:
+                assert anchor in jupyter_anchors(cells), f"{copy.name}: {anchor}"
     assert tutorials.PAGE_LINK.sub(r"\1", "[a](../b/c.md#d-e) [f](g.ipynb) x[0](y)") == "a [f](g.ipynb) x[0](y)"
 
 
@@ -67,7 +75,14 @@ def test_changed_files_are_replaced_only_with_force(tmp_path: Path, capsys: pyte
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    assert f"{file}: File exists" in refused(capsys, "tutorials", str(file))
+    assert f"{file}: expected a folder, found a file" in refused(capsys, "tutorials", str(file))
+    assert "found an empty name" in refused(capsys, "tutorials", "")
+    (tmp_path / "partly").mkdir()
+    (tmp_path / "partly" / "exercises").write_text("")
+    assert "exercises: expected a folder, found a file" in refused(capsys, "tutorials", str(tmp_path / "partly"))
+    assert [path.name for path in (tmp_path / "partly").iterdir()] == ["exercises"]
+    (tmp_path / "circle").symlink_to("circle")
+    refused(capsys, "tutorials", str(tmp_path / "circle"))
     (tmp_path / "new" / "blog.ipynb").mkdir(parents=True)
     assert "blog.ipynb: expected a file, found a directory" in refused(capsys, "tutorials", str(tmp_path / "new"))
 

@@ -24,6 +24,17 @@ def test_plain_lines_without_a_terminal(capsys: pytest.CaptureFixture[str], monk
     assert capsys.readouterr() == ("", " 75%  step 30  loss 0.5000  1,234 items/s  1:01 left\n")
 
 
+def test_plain_lines_in_a_cell_of_a_notebook(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"TTY_COMPATIBLE": "1", "TERM": "xterm", "JPY_PARENT_PID": "7"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(display, "PLAIN_SECONDS", 0.0)
+    with display.ProgressDisplay() as shown:
+        shown(REPORT)
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     ("columns", "details"),
     [
