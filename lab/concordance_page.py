@@ -185,7 +185,8 @@ def link(heading: Heading) -> str:
 def verdicts_of_claims(docs: Path = DOCS) -> dict[str, str]:
     """Return the verdict of each letter on the page of claims."""
     text = (docs / EVIDENCE).read_text(encoding="utf-8")
-    return dict(re.findall(r"^\| \(([a-z])\) \| .+? \| \*\*(.+?)\*\* \|", text, re.MULTILINE))
+    found = re.findall(r"^\| \(([a-z])\) \| .+? \| \*\*(.+?)\*\* \|", text, re.MULTILINE)
+    return dict(reversed(found))  # the first row of a letter; later rows are about single requirements
 
 
 def _verdict(item: Item) -> str:

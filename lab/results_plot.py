@@ -37,7 +37,9 @@ def points() -> dict[str, list[tuple[int, float, float, float]]]:
     """Of each kind, the runs at several widths: parameters, FLOPs of an image, accuracy, half of its interval."""
     by_recipe: dict[str, list[tuple[int, float, float, float]]] = {}
     for record in records():
-        if record["recipe"] in COMPARED and record["overrides"].get("model.depths") == [1, 1, 1]:  # teachers have more
+        settings = record["overrides"]
+        small = settings.get("model.depths") == [1, 1, 1]  # teachers have more
+        if record["recipe"] in COMPARED and small and "model.image_size" not in settings:
             right, images = record["metrics"]["top1"]["value"], record["data"]["items"]["test"]
             half = 1.96 * (right * (1 - right) / images) ** 0.5
             by_recipe.setdefault(record["recipe"], []).append(

@@ -84,20 +84,26 @@ def growth(layers: int = 6, kernel: int = 3, length: int = 31, width: int = 16, 
 
 
 def draw(growth: Growth, path: str | Path) -> None:
-    """Draw the influence of each input position, one row for each number of layers. White means no influence."""
+    """Draw the influence of each input position, one row for each number of layers. Gray means no influence."""
     with extra("analysis", "a picture"):
+        from matplotlib.colors import LogNorm
         from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     titles = (f"convolutions of width {growth.kernel}", "attention")
-    for panel, title, values in zip(panels, titles, (growth.convolution, growth.attention), strict=True):
-        middle, layers = values.shape[1] // 2, len(values)
-        shown = values.masked_fill(values == 0, torch.nan).log10().numpy()
-        extent = (-middle - 0.5, values.shape[1] - middle - 0.5, layers + 0.5, 0.5)
-        image = panel.imshow(shown, aspect="auto", cmap="Blues", extent=extent, interpolation="nearest")
+    both = torch.stack([growth.convolution, growth.attention])  # (networks, layers, positions)
+    middle, layers = both.shape[-1] // 2, both.shape[-2]
+    extent = (-middle - 0.5, both.shape[-1] - middle - 0.5, layers + 0.5, 0.5)
+    # one scale for both panels; its lower end keeps the smallest influence from being white
+    scale = LogNorm(float(both[both > 0].min()) / 5, float(both.max()))
+    for panel, title, values in zip(panels, titles, both.masked_fill(both == 0, torch.nan), strict=True):
+        panel.set_facecolor("#cccccc")
+        image = panel.imshow(
+            values.numpy(), aspect="auto", cmap="Blues", norm=scale, extent=extent, interpolation="nearest"
+        )
         panel.set(title=title, xlabel="input position, relative to the output")
-        figure.colorbar(image, ax=panel, label="log10 influence")
+    figure.colorbar(image, ax=panels, label="influence (gray: none)")
     panels[0].set(ylabel="layers")
     save(figure, path)
 

@@ -28,6 +28,10 @@ def masking(answer: object) -> str:
         "these are percentages. The question is how many of the 1,000 tokens.": (80, 10, 10),
         "the second and the third number are 10% of the 150 tokens, not of the 1,000.": (120, 100, 100),
         "the third number is about tokens that BERT must predict. It must not predict the other 850.": (120, 15, 850),
+        "these are fractions of the 1,000 tokens. The question is how many tokens.": (0.12, 0.015, 0.015),
+        "these are fractions of the chosen tokens. The question is how many of the 1,000 tokens.": (0.8, 0.1, 0.1),
+        "the order is [MASK], another token, not changed. Most of the 150 tokens become [MASK].": (15, 120, 15),
+        "the order is [MASK], another token, not changed. Only 10% do not change.": (15, 15, 120),
     }
     compare_numbers(answer, (120, 15, 15), mistakes, ["[MASK]", "another token", "not changed"])
     return "BERT predicts 150 of 1,000 tokens, and sees 30 of them without a [MASK]."
@@ -45,12 +49,16 @@ def bert_parameters(answer: object) -> str:
         mistakes = {
             "the biases of the linear layers are missing.": right - biases,
             "the biases of the linear layers are counted twice.": right + biases,
-            "the biases of the attention are missing: four in each layer.": right - 4 * layers * width,
+            "4 * width numbers are missing in each layer: the biases of the attention, or both norms.": (
+                right - 4 * layers * width
+            ),
+            "all norms are missing: two in each layer, and one of the embeddings.": right
+            - 4 * layers * width
+            - 2 * width,
             "the biases of the feed-forward networks are missing.": right - layers * (width + hidden),
             "each layer has two norms, one after the attention and one after the feed-forward network.": (
                 right - 2 * layers * width
             ),
-            "the norms of the layers are missing.": right - 4 * layers * width - 1e-9,
             "the norm of the embeddings is missing.": right - 2 * width,
             "a norm has 2 * width numbers, a factor and a bias for each feature.": right - width - 2 * layers * width,
             "the pooler is missing, a linear layer above the first token.": right - pooler,
@@ -155,7 +163,8 @@ def one_layer(hunter: object, answer: object) -> str:
     """A model of the treasure hunt with any number of layers, and a number of notes that needs two layers."""
     count = number(answer, "the number of notes")
     if count in (0, 1):
-        raise Mistake(f"the vector of a place contains its note, so following {count:g} notes needs no attention.")
+        notes = "one note" if count else "no note"
+        raise Mistake(f"the vector of a place contains its note, so following {notes} needs no attention.")
     if count not in range(2, 7):
         raise Mistake(f"expected 2 to 6 notes, found {count:g}.")
     if isinstance(hunter, nn.Module):
@@ -170,7 +179,8 @@ def one_layer(hunter: object, answer: object) -> str:
         blocks = [module for module in model.modules() if isinstance(module, Block)]
         sizes.append(len(blocks))
         if len(blocks) != layers:
-            raise Mistake(f"the model for {layers} layers has {len(blocks)} different blocks.")
+            found = f"{len(blocks)} different block{'s' * (len(blocks) != 1)}"
+            raise Mistake(f"the model for {layers} layer{'s' * (layers > 1)} has {found}.")
         if any(block.feed_forward is not None for block in blocks):
             raise Mistake("a block has a feed-forward network. Pass None, so that only attention is left.")
         tensor(call(model, torch.arange(PLACES).repeat(4, 1)), (4, PLACES, PLACES))
@@ -186,9 +196,11 @@ def one_layer(hunter: object, answer: object) -> str:
 @exercise
 def right_heads(answer: object) -> str:
     """Fraction of the words whose largest attention weight is on their head word."""
-    weights = torch.randn(7, 7).softmax(-1)
-    best = weights.argmax(1)
-    heads = [int(best[0]) + 1, 0, int(best[2]) + 1, int(best[3]) + 1, 3, int(best[5]), 5]
+    weights = torch.randn(9, 9).softmax(-1)
+    best, column = weights.argmax(1), weights.argmax(0)
+    heads = [int(head) + 1 for head in best]
+    # a root and three words for which the head is wrong, so that each mistake below gives another fraction
+    heads[1], heads[4], heads[6], heads[7] = 0, int(best[4]), int(column[6]) + 1, int(column[7]) + 1
 
     def fraction(chosen: Tensor, shift: int, words: list[int]) -> float:
         return sum(int(chosen[i]) + shift == heads[i] for i in words) / len(words)
@@ -198,8 +210,10 @@ def right_heads(answer: object) -> str:
     mistakes = {
         "the root has no head word, so it does not count as a word here.": counted / len(heads),
         "head words are counted from 1, and rows and columns from 0.": fraction(best, 0, words),
-        "this reads the columns. Row i has the weights of word i.": fraction(weights.argmax(0), 1, words),
+        "this reads the columns. Row i has the weights of word i.": fraction(column, 1, words),
         "this is a number of words. Divide it by the number of words with a head word.": counted,
+        "this is the fraction of the words for which the head is wrong.": 1 - fraction(best, 1, words),
+        "this is a percentage. Return a fraction.": 100 * fraction(best, 1, words),
     }
     found = call(answer, weights, heads)
     hints = {hint: [wrong] for hint, wrong in mistakes.items()}
@@ -222,14 +236,25 @@ def honest_loss(answer: object) -> str:
     def loss(logits: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
 
+    def between(first: int, last: int) -> Tensor:
+        return loss(torch.stack(steps[first - 1 : last], 1), tokens[:, first : last + 1])
+
     for model in (lambda tokens: table[tokens], leaking):
         steps = [model(tokens[:, :t])[:, -1] for t in range(1, 9)]
-        right = loss(torch.stack(steps, 1), tokens[:, 1:])
+        right = between(1, 8)
         early = loss(torch.stack([model(tokens[:, : t + 1])[:, -1] for t in range(1, 9)], 1), tokens[:, 1:])
         mistakes = {
             "the model reads the whole text at once, so it sees the token that it predicts.": (
                 loss(model(tokens)[:, :-1], tokens[:, 1:])
             ),
+            "the model reads all tokens but the last at once, so it sees most of the tokens that it predicts.": (
+                loss(model(tokens[:, :-1]), tokens[:, 1:])
+            ),
+            "the loss begins at t = 2. With t = 1, the model reads only the first token and predicts the second.": (
+                between(2, 8)
+            ),
+            "the loss ends too early: with t = T - 1, the model predicts the last token.": between(1, 7),
+            "the loss begins at t = 2 and ends too early. The values of t are 1 to T - 1.": between(2, 7),
             "the last token that the model reads is the token that it must predict.": early,
             "the logits are compared with the token that the model has just read.": (
                 loss(torch.stack(steps, 1), tokens[:, :-1])

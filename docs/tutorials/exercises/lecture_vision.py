@@ -62,6 +62,7 @@ def layer_parameters(answer: object) -> str:
         convolution, matrix = channels * width * window**2, channels * width
         local = sum(p.numel() for p in LocalAttention(channels, width, 4, window).parameters())
         mistakes: dict[str, tuple[float | None, ...]] = {
+            "the order is convolution, local attention.": (local, convolution),
             "a convolution has a matrix for each pixel of the window: window * window of them.": (
                 matrix * window,
                 None,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from manyheads.models.squeeze_excitation import SqueezeExcitation
 
-from .checking import Mistake, call, choice, compare, compare_numbers, exercise, kind
+from .checking import Mistake, call, choice, compare, compare_numbers, exercise, kind, number
 
 STUDENT_T = 2.776  # 97.5% quantile of Student's t for four degrees of freedom: two groups of three seeds
 ONE, TAUGHT, CONTROL, BOTH = (
@@ -42,7 +42,8 @@ def token_counts(answer: object) -> str:
 def layers(answer: object) -> str:
     """Number of convolutions that bring a word to a position `distance` places later."""
     cases = ((1, 3), (6, 3), (40, 3), (7, 5), (40, 5), (9, 9))
-    found = [call(answer, distance, width) for distance, width in cases]
+    names = [f"the number of layers for distance {distance} and width {width}" for distance, width in cases]
+    found = [number(call(answer, *case), name) for case, name in zip(cases, names, strict=True)]
     reach = [(distance, (width - 1) // 2) for distance, width in cases]
     mistakes: dict[str, list[float | None]] = {
         "a layer reaches (width - 1) / 2 places to the left. The other half is on the right.": [
@@ -60,7 +61,6 @@ def layers(answer: object) -> str:
         "each layer reaches further than one place if the width is more than 3.": [distance for distance, _ in cases],
         "the result is not a whole number. Round up.": [distance / side for distance, side in reach],
     }
-    names = [f"the number of layers for distance {distance} and width {width}" for distance, width in cases]
     compare_numbers(found, [ceil(distance / side) for distance, side in reach], mistakes, names)
     return "an attention layer needs one layer for any distance."
 
@@ -104,6 +104,10 @@ def squeeze_excite(answer: object) -> str:
         result: Tensor = excite(squeeze(means).relu())
         return result
 
+    def without_biases(*, first: bool = False, second: bool = False) -> Tensor:
+        hidden = squeeze(means) - (squeeze.bias if first else 0)
+        return scaled((excite(hidden.relu()) - (excite.bias if second else 0)).sigmoid())
+
     def scaled(multiplier: Tensor) -> Tensor:
         return multiplier[..., None, None] * x
 
@@ -117,6 +121,13 @@ def squeeze_excite(answer: object) -> str:
         ),
         "the sigmoid is missing.": scaled(scores(means)),
         "the ReLU between the two layers is missing.": scaled(excite(squeeze(means)).sigmoid()),
+        "the hidden units have a tanh. They need a ReLU.": scaled(excite(squeeze(means).tanh()).sigmoid()),
+        "the hidden units have a sigmoid. They need a ReLU.": scaled(excite(squeeze(means).sigmoid()).sigmoid()),
+        "the multipliers come from a tanh, which can be negative. They need a sigmoid.": scaled(scores(means).tanh()),
+        "the multipliers come from a ReLU. They need a sigmoid.": scaled(scores(means).relu()),
+        "the biases b_1 and b_2 are missing.": without_biases(first=True, second=True),
+        "the bias b_1 of the first layer is missing.": without_biases(first=True),
+        "the bias b_2 of the second layer is missing.": without_biases(second=True),
         "the squeeze is a mean over the pixels, not their maximum.": scaled(scores(x.amax((2, 3))).sigmoid()),
         "the squeeze is a mean over the pixels, not their sum.": scaled(scores(x.sum((2, 3))).sigmoid()),
         "the mean runs over the images, too. Each image has its own multipliers.": (
@@ -155,7 +166,18 @@ def distillation_loss(answer: object) -> str:
         "the two outputs are added first. Each token has its own loss.": (
             (F.cross_entropy(Z_class + Z_token, y) + F.cross_entropy(Z_class + Z_token, y_t)) / 2
         ),
+        "the logits of the two tokens are averaged first. Each token has its own loss.": (
+            (F.cross_entropy((Z_class + Z_token) / 2, y) + F.cross_entropy((Z_class + Z_token) / 2, y_t)) / 2
+        ),
+        "the logits of the teacher are the targets. Its label is the index of the largest one.": (
+            (true + F.cross_entropy(Z_token, teacher)) / 2
+        ),
+        "this is a sum over the images. Take the mean over them.": len(y) * (true + taught) / 2,
+        "this is a sum over the images and over the terms. Take the mean over the images, and half of each term.": (
+            len(y) * (true + taught)
+        ),
         "the distillation term is missing.": true / 2,
+        "the distillation term is missing, and the other term needs the factor 1/2.": true,
     }
     hints = {hint: [float(wrong)] for hint, wrong in mistakes.items()}
     found = call(answer, Z_class, Z_token, y, teacher)
@@ -177,30 +199,34 @@ def teacher_effect(answer: object) -> str:
         ([0.70, 0.74, 0.72], [0.75, 0.75, 0.78], [0.82, 0.84, 0.83], [0.76, 0.75, 0.77], "less"),
     )
     for *scores, right in cases:
-        top1 = dict(zip((ONE, TAUGHT, CONTROL, BOTH), map(list, scores), strict=True))
-        found = call(answer, top1)
+        accuracies = dict(zip((ONE, TAUGHT, CONTROL, BOTH), map(list, scores), strict=True))
+        found = call(answer, accuracies)
         if not isinstance(found, tuple | list) or len(found) != 3:
             raise Mistake(f"expected a difference, a margin and a verdict, found {kind(found)}.")
-        difference, margin = _effect(top1[BOTH], top1[CONTROL])
-        spread = (variance(top1[BOTH]) + variance(top1[CONTROL])) ** 0.5
-        population = (pvariance(top1[BOTH]) + pvariance(top1[CONTROL])) ** 0.5
+        difference, margin = _effect(accuracies[BOTH], accuracies[CONTROL])
+        spread = (variance(accuracies[BOTH]) + variance(accuracies[CONTROL])) ** 0.5
+        population = (pvariance(accuracies[BOTH]) + pvariance(accuracies[CONTROL])) ** 0.5
         mistakes = {
             "the row without a second token is no control: the difference contains the effect of the second token.": (
-                mean(top1[BOTH]) - mean(top1[ONE]),
+                mean(accuracies[BOTH]) - mean(accuracies[ONE]),
                 None,
             ),
             "compare models that differ only in the teacher. These two differ in the tokens.": (
-                mean(top1[BOTH]) - mean(top1[TAUGHT]),
+                mean(accuracies[BOTH]) - mean(accuracies[TAUGHT]),
                 None,
             ),
             "these models have no distillation token. Compare the two rows with two tokens.": (
-                mean(top1[TAUGHT]) - mean(top1[ONE]),
+                mean(accuracies[TAUGHT]) - mean(accuracies[ONE]),
                 None,
             ),
             "the sign is wrong. Subtract the control from the model with a teacher.": (-difference, None),
             "the margin is too wide: the variance of a mean of three seeds is a third of the variance.": (
                 difference,
                 STUDENT_T * spread,
+            ),
+            "the sum of the variances is divided by 6. Each mean has three seeds, so divide it by 3.": (
+                difference,
+                STUDENT_T * spread / 6**0.5,
             ),
             "the margin is one standard error. Multiply it by 2.776.": (difference, spread / 3**0.5),
             "the margin has the factor 1.96, which needs many seeds. For two groups of three, it is 2.776.": (
@@ -212,7 +238,7 @@ def teacher_effect(answer: object) -> str:
                 STUDENT_T * population / 3**0.5,
             ),
         }
-        compare_numbers(list(found[:2]), (difference, margin), mistakes, ["the difference", "the margin"], 1e-3 / 2)
+        compare_numbers(list(found[:2]), (difference, margin), mistakes, ["the difference", "the margin"], 1e-5)
         verdict = choice(found[2], ("more", "less", "not decided"))
         if verdict != right and verdict != "not decided" and abs(difference) < margin:
             raise Mistake(f"the difference is smaller than its margin, so {verdict!r} is not shown.")

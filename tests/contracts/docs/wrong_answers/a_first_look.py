@@ -18,6 +18,7 @@ WRONG = {
         ("layers=layer", "layers=layer, heads=[0]", "only head 0"),
         ("layers=layer", "None", "all layers are off"),
         ("layers=layer", "layers=layer - 1", "counted from 0"),
+        ("layers=layer", "layers=min(layer, 4) + 1", "Pass the layer that the function gets"),
         ("usual @", "1 - usual @", "Return the cosine"),
     ],
 }

@@ -19,6 +19,7 @@ WRONG = {
         (" + 2 * window * (width // 2)", "", "row and column vectors"),
         ("3 * channels", "3 * window**2 * channels", "the same for all pixels"),
         ("(width // 2)", "width", "width / 2 numbers each"),
+        ("convolution, attention\n", "attention, convolution\n", "the order is convolution"),
         ("2 * window * (width // 2)", "window * window * width", "no vector for each pixel"),
     ],
     "shifted_scores": [
