@@ -110,7 +110,12 @@ def without_padding(answer: object) -> str:
     nan = used.nan
     if "product" in nan:
         nan += " Replace the scores of the padding instead of multiplying by infinity."
-    elif "minus infinity" in nan and isinstance(found, Tensor) and torch.equal(found.isnan().all(-1), hidden):
+    elif (
+        "minus infinity" in nan
+        and isinstance(found, Tensor)
+        and found.shape == V.shape
+        and torch.equal(found.isnan().all(-1), hidden)
+    ):
         nan += " These are the rows of the padding. Hide columns, not rows."
     compare(found, attend(*one, mask=mask)[0, 0], mistakes, nan=nan)
     return "the padding has no influence, and the weights of the words add up to 1."
