@@ -3,6 +3,7 @@
 import importlib
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,9 @@ import pandas as pd
 import pytest
 import torch
 
+import manyheads
+from manyheads import preset
+from manyheads.models.text_classifier import TextClassifier
 from tests.paths import ROOT
 
 HUGE = torch.zeros(1).expand(10**6, 10**6)
@@ -100,3 +104,114 @@ def test_exit_of_a_function_is_reported(said: Callable[..., str]) -> None:
     assert len(said("slides.layers", lambda *inputs: stop(ValueError("x" * 10**6)))) < 300
     with pytest.raises(KeyboardInterrupt):
         said("slides.layers", lambda *inputs: stop(KeyboardInterrupt()))
+
+
+def split(data: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    in_test = data["text"].isin(data["text"].drop_duplicates().sample(frac=0.2, random_state=1))
+    return data[~in_test].copy(), data[in_test].copy()
+
+
+def invented(data: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    texts, labels = [f"text {n}" for n in range(len(data))], ["pos", "neg"] * (len(data) // 2)
+    rows = pd.DataFrame({"text": texts, "label": labels})
+    return rows.iloc[48:], rows.iloc[:48]
+
+
+def replaced(data: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    train, test = split(data)
+    return pd.concat([train.head(1)] * len(train)), test
+
+
+def relabeled(data: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    train, test = split(data)
+    train.iloc[0, 1] = "pos" if train.iloc[0, 1] == "neg" else "neg"
+    return train, test
+
+
+def repeated(data: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    train, test = split(data)
+    train.iloc[0] = train.iloc[1]
+    return train, test
+
+
+@pytest.mark.parametrize("function", [invented, replaced, relabeled, repeated])
+def test_split_keeps_each_row(function: Callable[..., Any], said: Callable[..., str]) -> None:
+    assert "some rows are not in the data, or not that often, such as ('" in said("dataframe.honest_split", function)
+
+
+def test_split_may_have_other_indices_and_orders_but_no_other_columns(said: Callable[..., str]) -> None:
+    def changed(change: Callable[[pd.DataFrame], pd.DataFrame]) -> str:
+        return said("dataframe.honest_split", lambda data: [*map(change, split(data))])
+
+    assert changed(lambda part: part.sample(frac=1, random_state=1).reset_index()[["label", "text"]])[:6] == "Right:"
+    renamed = changed(lambda part: part.rename(columns={"label": "y"}))
+    assert renamed == "Not yet: expected one column label, found the columns ['text', 'y'].\n"
+    assert "found the columns ['text', 'label', 'text']" in changed(lambda part: part[["text", "label", "text"]])
+
+
+def test_center_may_be_a_list_of_two_numbers_of_any_type(said: Callable[..., str]) -> None:
+    def center(weights: torch.Tensor) -> list[np.float32]:
+        Y, X = weights.shape[:2]
+        y, x = torch.arange(Y).float(), torch.arange(X).float()
+        dy, dx = (weights.sum(3) * y).sum(2) - y[:, None], (weights.sum(2) * x).sum(2) - x
+        return [np.float32(dy.mean()), np.float32(dx.mean())]
+
+    for kind in (list, tuple, np.array, torch.tensor, lambda shift: [*map(float, shift)]):
+        assert said("lecture_vision.center", lambda weights, kind=kind: kind(center(weights)))[:6] == "Right:"
+    assert "found 4" in said("lecture_vision.center", lambda weights: [*center(weights), "junk", None])
+    assert "number 2 of the shift" in said("lecture_vision.center", lambda weights: [center(weights)[0], "junk"])
+
+
+@pytest.mark.parametrize(
+    ("change", "hint"),
+    [
+        (lambda model: model.encoder.blocks[0].train(), "a part of the model is in training mode"),
+        (lambda model: model.train(), "the model is in training mode"),
+        (lambda model: model.encoder.blocks[0].attention.query.weight.fill_(torch.nan), "contain NaN"),
+        (
+            lambda model: [p.fill_(1e38) for p in model.encoder.blocks[0].attention.parameters()],
+            "attention contains NaN",
+        ),
+    ],
+)
+def test_padding_proof_model_is_ready_for_texts(
+    change: Callable[[Any], object], hint: str, said: Callable[..., str]
+) -> None:
+    model = TextClassifier(preset("text-classifier/textbook", masked=True)).eval()
+    assert said("textbook.padding_proof_model", model)[:6] == "Right:"
+    with torch.no_grad():
+        change(model)
+    assert hint in said("textbook.padding_proof_model", model)
+
+
+def zero_heads(model: Any, text: str, layer: int) -> float:
+    usual = model.embed([text])[0].vector
+    model.model.encoder.blocks[layer].attention.output.weight.detach().zero_()
+    return float(usual @ model.embed([text])[0].vector)
+
+
+def open_edit(model: Any, text: str, layer: int) -> float:
+    usual = model.embed([text])[0].vector
+    stack.enter_context(manyheads.edit(model.model)).zero(layers=layer)
+    return float(usual @ model.embed([text])[0].vector)
+
+
+stack = ExitStack()
+
+
+@pytest.mark.parametrize("function", [zero_heads, open_edit])
+def test_function_that_changes_minilm_for_good_is_reported(
+    function: Callable[..., Any], said: Callable[..., str]
+) -> None:
+    for _ in range(2):
+        assert "your function changes the model for good" in said("a_first_look.similarity", function)
+        assert said("a_first_look.similarity", lambda model, text, layer: 1.0).startswith("Not yet: the vector has not")
+        assert said("a_first_look.previous_word_head", (0, 2)).startswith("Right: ")
+
+
+def test_each_copy_of_minilm_is_new(said: Callable[..., str]) -> None:
+    said("a_first_look.total_weight", 0)  # opens the folder of the exercises
+    check = importlib.import_module("exercises.a_first_look")
+    model = check.minilm()
+    zero_heads(model, "a text", 0)
+    assert (check.minilm().embed(["a text"])[0].vector != model.embed(["a text"])[0].vector).any()
