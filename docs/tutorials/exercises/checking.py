@@ -21,10 +21,18 @@ MANY = 10**6  # no answer needs a tensor with more numbers
 
 @contextmanager
 def seeded() -> Iterator[None]:
-    """Compute with gradients and a fixed seed. The random state and the gradient mode outside do not change."""
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():
-        torch.default_generator.manual_seed(1)
-        yield
+    """Compute with gradients, a fixed seed and one thread. Random state, gradient mode and threads outside stay as is.
+
+    On a busy machine, several threads wait for each other, and small models train many times more slowly.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            torch.default_generator.manual_seed(1)
+            yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class Mistake(Exception):

@@ -190,23 +190,17 @@ def zero_heads(model: Any, text: str, layer: int) -> float:
     return float(usual @ model.embed([text])[0].vector)
 
 
-def open_edit(model: Any, text: str, layer: int) -> float:
-    usual = model.embed([text])[0].vector
-    stack.enter_context(manyheads.edit(model.model)).zero(layers=layer)
-    return float(usual @ model.embed([text])[0].vector)
+def test_function_that_changes_minilm_for_good_is_reported(said: Callable[..., str]) -> None:
+    def open_edit(model: Any, text: str, layer: int) -> float:
+        usual = model.embed([text])[0].vector
+        stack.enter_context(manyheads.edit(model.model)).zero(layers=layer)
+        return float(usual @ model.embed([text])[0].vector)
 
-
-stack = ExitStack()
-
-
-@pytest.mark.parametrize("function", [zero_heads, open_edit])
-def test_function_that_changes_minilm_for_good_is_reported(
-    function: Callable[..., Any], said: Callable[..., str]
-) -> None:
-    for _ in range(2):
-        assert "your function changes the model for good" in said("a_first_look.similarity", function)
-        assert said("a_first_look.similarity", lambda model, text, layer: 1.0).startswith("Not yet: the vector has not")
-        assert said("a_first_look.previous_word_head", (0, 2)).startswith("Right: ")
+    with ExitStack() as stack:
+        for function in (zero_heads, open_edit):
+            assert "your function changes the model for good" in said("a_first_look.similarity", function)
+            assert "Not yet: the vector has not" in said("a_first_look.similarity", lambda *inputs: 1.0)
+            assert said("a_first_look.previous_word_head", (0, 2)).startswith("Right: ")
 
 
 def test_each_copy_of_minilm_is_new(said: Callable[..., str]) -> None:
@@ -215,3 +209,13 @@ def test_each_copy_of_minilm_is_new(said: Callable[..., str]) -> None:
     model = check.minilm()
     zero_heads(model, "a text", 0)
     assert (check.minilm().embed(["a text"])[0].vector != model.embed(["a text"])[0].vector).any()
+
+
+def test_checks_compute_with_one_thread(said: Callable[..., str]) -> None:
+    threads, inside = torch.get_num_threads(), []
+    torch.set_num_threads(2)
+    try:
+        said("slides.layers", lambda distance, width: inside.append(torch.get_num_threads()))
+        assert (inside, torch.get_num_threads()) == ([1], 2)
+    finally:
+        torch.set_num_threads(threads)
