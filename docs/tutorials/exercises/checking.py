@@ -99,6 +99,8 @@ def call(function: object, *inputs: object) -> object:
         raise Mistake("replace the ... in the function.")
     if result is None:
         raise Mistake("your function returns None. Add a return statement.")
+    if isinstance(result, Tensor):
+        _check_storage(result)
     return result
 
 
@@ -172,7 +174,8 @@ def number(answer: object, what: str = "the answer") -> float:
 
 def is_vector(answer: object) -> TypeGuard[Sequence[object]]:
     """Return True for a list, a tuple, and for a tensor or an array with one axis."""
-    return isinstance(answer, list | tuple) or (hasattr(answer, "tolist") and len(getattr(answer, "shape", ())) == 1)
+    shape = getattr(answer, "shape", None)
+    return isinstance(answer, list | tuple) or (isinstance(shape, tuple) and len(shape) == 1)
 
 
 def numbers(answer: object, count: int, what: str = "the answer") -> tuple[float, ...]:
@@ -228,7 +231,6 @@ def compare(
               expected shape
     """
     if isinstance(answer, Tensor):
-        _check_storage(answer)
         for hint, wrong in mistakes.items():
             if equal(answer, wrong, tolerance) and not equal(wrong, expected, tolerance):
                 raise Mistake(hint)

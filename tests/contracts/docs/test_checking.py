@@ -92,6 +92,9 @@ def test_messages_are_short_and_name_the_cause(said: Callable[..., str]) -> None
     assert "expected one of " in said("dataframe.confusion_matrix", [30 / 45, 30 / 42, "x" * 10**6])
     assert len(said("dataframe.confusion_matrix", [30 / 45, 30 / 42, "x" * 10**6])) < 500
     assert "Call to_dense()" in said("lecture_vision.same_attention", torch.eye(3).to_sparse())
+    assert "Call to_dense()" in said("blog.encoding", lambda length, width: torch.zeros(length, width).to_sparse())
+    assert "Call to_dense()" in said("blog.causal_scores", lambda scores: scores.to_sparse())
+    assert "found a type" in said("textbook.weights", np.float64)
     assert "device meta" in said("lecture_vision.same_attention", torch.eye(3, device="meta"))
     assert "complex numbers" in said("lecture_vision.same_attention", torch.eye(3) * 1j)
 
