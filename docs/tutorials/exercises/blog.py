@@ -14,7 +14,7 @@ from manyheads.core.block import Block
 from manyheads.core.masks import Mask
 from manyheads.core.positions import sinusoidal
 
-from .checking import Mistake, Operations, call, compare, equal, exercise, kind, numbers
+from .checking import Mistake, Operations, call, compare, equal, exercise, is_vector, kind, numbers
 
 LENGTH = 8  # digits that the decoder of the broken mask reads
 
@@ -260,10 +260,11 @@ def written(
 
 
 def token_numbers(answer: object) -> list[float]:
-    values = answer.tolist() if hasattr(answer, "tolist") else answer
-    if not isinstance(values, list | tuple):
+    if not is_vector(answer):
         raise Mistake(f"expected a list of token numbers, found {kind(answer)}.")
-    found = numbers(values, len(values), "the tokens")
+    if len(answer) > 100:  # of a limit of at most 10
+        raise Mistake(f"the search ignores the limit: it returns {len(answer):,} tokens.")
+    found = numbers(answer, len(answer), "the tokens")
     return [int(value) if value.is_integer() else value for value in found]
 
 

@@ -8,20 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import wraps
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+MANY = 10**6  # no answer needs a tensor with more numbers
+
 
 @contextmanager
 def seeded() -> Iterator[None]:
-    """Compute with gradients and a fixed seed. The random state and the gradient mode outside do not change."""
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():
-        torch.default_generator.manual_seed(1)
-        yield
+    """Compute with gradients, a fixed seed and one thread. Random state, gradient mode and threads outside stay as is.
+
+    On a busy machine, several threads wait for each other, and small models train many times more slowly.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            torch.default_generator.manual_seed(1)
+            yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class Mistake(Exception):
@@ -40,15 +51,21 @@ def exercise(check: Callable[..., str]) -> Callable[..., None]:
                 print("Right:", check(*answers))
         except Mistake as mistake:
             print("Not finished:" if "replace the ..." in str(mistake) else "Not yet:", mistake)
-        except Exception as error:  # such as numbers beyond the range of floats, or a tensor without data
+        except (Exception, SystemExit) as error:  # such as a model that fails in its training
             print(f"Not yet: the check cannot read this answer: {_first_line(error)}.")
 
     return verdict
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0].rstrip('.')}" if text else type(error).__name__
+    line = f"{type(error).__name__}: {text[0].rstrip('.')}" if text else type(error).__name__
+    return shorten(line)
+
+
+def shorten(text: str) -> str:
+    """Return the first 200 characters of a text."""
+    return text if len(text) <= 200 else f"{text[:197]}..."
 
 
 def _unfinished(answer: object) -> bool:
@@ -62,24 +79,28 @@ def kind(answer: object) -> str:
     if isinstance(answer, Tensor):
         return f"a tensor of shape {tuple(answer.shape)}"
     name = "None" if answer is None else type(answer).__name__
-    return name if answer is None else f"an {name}" if name[0] in "aeiou" else f"a {name}"
+    an = name.lower().startswith(("a", "e", "i", "o", "nd"))  # an ndarray, but a uint8
+    return name if answer is None else f"an {name}" if an else f"a {name}"
 
 
 def call(function: object, *inputs: object) -> object:
-    """Return the result of the reader's function. It gets copies of the tensors, so it cannot change the inputs."""
+    """Return the result of the reader's function. It gets copies of tensors, lists and dicts."""
     if not callable(function):
         raise Mistake(f"expected a function, found {kind(function)}. Pass the function itself, without parentheses.")
     copies = [value.clone() if isinstance(value, Tensor) else value for value in inputs]
+    copies = [deepcopy(value) if isinstance(value, list | dict) else value for value in copies]
     try:
         result: object = function(*copies)
     except Mistake:  # of a forbidden function
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise Mistake(f"your function raised {_first_line(error)}.") from None
     if _unfinished(result):
         raise Mistake("replace the ... in the function.")
     if result is None:
         raise Mistake("your function returns None. Add a return statement.")
+    if isinstance(result, Tensor):
+        _check_storage(result)
     return result
 
 
@@ -112,6 +133,8 @@ class Operations(TorchFunctionMode):
 
 
 def _has_nan(value: object) -> bool:
+    if isinstance(value, Tensor) and value.numel() > MANY:
+        return False
     try:
         return value != value if isinstance(value, float) else isinstance(value, Tensor) and bool(value.isnan().any())
     except RuntimeError:  # a tensor without numbers: on the device "meta", or inside vmap
@@ -137,20 +160,27 @@ def _cause_of_nan(name: str, operands: list[Any], result: Tensor) -> str:
 
 def number(answer: object, what: str = "the answer") -> float:
     """Return an answer that must be one finite number."""
-    value = answer.tolist() if hasattr(answer, "tolist") else answer  # of a tensor or an array
+    # The shape comes first: an expanded tensor can have more numbers than the memory.
+    value = answer.tolist() if hasattr(answer, "tolist") and getattr(answer, "shape", None) == () else answer
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise Mistake(f"expected {what} as one number, found {kind(answer)}.")
+    if isinstance(value, int) and abs(value) > 10**300:
+        raise Mistake(f"expected a smaller number for {what}, found one with more than 300 digits.")
     value = float(value)
     if value != value or value in (float("inf"), float("-inf")):
         raise Mistake(f"expected a finite number for {what}, found {value}.")
     return value
 
 
+def is_vector(answer: object) -> TypeGuard[Sequence[object]]:
+    """Return True for a list, a tuple, and for a tensor or an array with one axis."""
+    shape = getattr(answer, "shape", None)
+    return isinstance(answer, list | tuple) or (isinstance(shape, tuple) and len(shape) == 1)
+
+
 def numbers(answer: object, count: int, what: str = "the answer") -> tuple[float, ...]:
     """Return an answer that must be a list, a tuple or an array of `count` finite numbers."""
-    if hasattr(answer, "tolist"):
-        answer = answer.tolist()
-    if not isinstance(answer, list | tuple):
+    if not is_vector(answer):
         raise Mistake(f"expected {what} as a list of {count} numbers, found {kind(answer)}.")
     if len(answer) != count:
         raise Mistake(f"expected {count} numbers for {what}, found {len(answer)}.")
@@ -159,8 +189,9 @@ def numbers(answer: object, count: int, what: str = "the answer") -> tuple[float
 
 def choice(answer: object, options: tuple[str, ...]) -> str:
     """Return an answer that must be one of some words."""
-    if answer not in options or not isinstance(answer, str):
-        raise Mistake(f"expected one of {', '.join(map(repr, options))}, found {answer!r}.")
+    if not isinstance(answer, str) or answer not in options:
+        found = shorten(repr(answer)) if isinstance(answer, str) else kind(answer)
+        raise Mistake(f"expected one of {', '.join(map(repr, options))}, found {found}.")
     return answer
 
 
@@ -172,6 +203,7 @@ def tensor(answer: object, shape: tuple[int, ...] | None = None, nan: str = "") 
     """
     if not isinstance(answer, Tensor):
         raise Mistake(f"expected a torch.Tensor, found {kind(answer)}.")
+    _check_storage(answer)
     if shape is not None and answer.shape != shape:
         raise Mistake(f"expected a tensor of shape {shape}, found {tuple(answer.shape)}.")
     if not answer.isfinite().all():
@@ -179,6 +211,15 @@ def tensor(answer: object, shape: tuple[int, ...] | None = None, nan: str = "") 
             raise Mistake(f"the result contains NaN. {nan}".strip())
         raise Mistake("the result contains infinite numbers.")
     return answer.detach().double()
+
+
+def _check_storage(answer: Tensor) -> None:
+    if answer.layout != torch.strided:
+        raise Mistake("expected a dense tensor, found a sparse one. Call to_dense().")
+    if answer.is_meta:
+        raise Mistake("the tensor is on the device meta, so it has no numbers.")
+    if answer.is_complex():
+        raise Mistake("expected a tensor of real numbers, found complex numbers.")
 
 
 def compare(

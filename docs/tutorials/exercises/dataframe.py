@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pandas as pd
 
-from .checking import Mistake, call, choice, compare_numbers, exercise, kind
+from .checking import Mistake, call, choice, compare_numbers, exercise, kind, shorten
 
 MATRIX = [[50, 8, 2], [12, 30, 3], [1, 4, 40]]  # rows: negative, neutral, positive texts; columns: the predictions
 
@@ -64,14 +66,18 @@ def confusion_matrix(answer: object) -> str:
 def honest_split(answer: object) -> str:
     """Training and test rows without a common text, for a data frame with repeated texts."""
     words = [f"{word} {kind} {n % 30}" for n in range(60) for word in ("fine", "poor") for kind in ("film", "play")]
-    data = pd.DataFrame({"text": words, "label": ["pos" if "fine" in text else "neg" for text in words]})
+    labels = ["pos" if "fine" in text else "neg" for text in words]
+    data = pd.DataFrame({"text": words, "label": labels})
     data = data.sort_values("label", ignore_index=True)
     parts = call(answer, data.copy())
     if not isinstance(parts, tuple | list) or len(parts) != 2:
         raise Mistake(f"expected two data frames, found {kind(parts)}.")
     for part in parts:
-        if not isinstance(part, pd.DataFrame) or "text" not in part or "label" not in part:
+        if not isinstance(part, pd.DataFrame):
             raise Mistake(f"expected a data frame with the columns text and label, found {kind(part)}.")
+        for column in data:
+            if list(part).count(column) != 1:
+                raise Mistake(f"expected one column {column}, found the columns {shorten(repr(list(part)))}.")
     train, test = parts
     common = set(train["text"]) & set(test["text"])
     if common:
@@ -85,6 +91,13 @@ def honest_split(answer: object) -> str:
         )
     if len(train) + len(test) > len(data):
         raise Mistake("there are more rows than before.")
+    rows = pd.concat([train, test])
+    invented = Counter(zip(rows["text"], rows["label"], strict=True)) - Counter(zip(words, labels, strict=True))
+    if invented:
+        raise Mistake(
+            "some rows are not in the data, or not that often, such as "
+            f"{shorten(repr(min(invented, key=str)))}. Keep each row as it is."
+        )
     fraction = len(test) / len(data)
     if not 0.15 <= fraction <= 0.25:
         raise Mistake(f"the test has {fraction:.0%} of the rows, expected about 20%.")

@@ -110,7 +110,12 @@ def without_padding(answer: object) -> str:
     nan = used.nan
     if "product" in nan:
         nan += " Replace the scores of the padding instead of multiplying by infinity."
-    elif "minus infinity" in nan and isinstance(found, Tensor) and torch.equal(found.isnan().all(-1), hidden):
+    elif (
+        "minus infinity" in nan
+        and isinstance(found, Tensor)
+        and found.shape == V.shape
+        and torch.equal(found.isnan().all(-1), hidden)
+    ):
         nan += " These are the rows of the padding. Hide columns, not rows."
     compare(found, attend(*one, mask=mask)[0, 0], mistakes, nan=nan)
     return "the padding has no influence, and the weights of the words add up to 1."
@@ -240,12 +245,16 @@ def padding_proof_model(answer: object) -> str:
         raise Mistake(f"the model has {count:,} parameters, expected 650,689. Change no sizes.")
     if not all(p.isfinite().all() for p in answer.parameters()):
         raise Mistake("the weights of the model contain NaN or infinite numbers. Change only the setting.")
-    if answer.training:
-        raise Mistake("the model is in training mode, so dropout changes its answer. Call eval().")
+    if any(part.training for part in answer.modules()):
+        what = "the model" if answer.training else "a part of the model"
+        raise Mistake(f"{what} is in training mode, so dropout changes its answer. Call eval().")
     words, length = torch.randint(1, 20_000, (1, 7)), torch.tensor([7])
     with torch.no_grad(), manyheads.record(answer) as maps:
         answer(words, length)
-    padding = float(maps["encoder.blocks.0.attention"][0][..., 7:].sum(-1).mean())
+    weights = maps["encoder.blocks.0.attention"][0]
+    if weights.isnan().any():
+        raise Mistake("the attention contains NaN, because the weights of the model are too large.")
+    padding = float(weights[..., 7:].sum(-1).mean())
     if padding > 0:
         raise Mistake(f"in a text of 7 words, {padding:.0%} of the attention goes to padding. Which setting hides it?")
     return "the model reads only words, with the chapter's 650,689 parameters."
