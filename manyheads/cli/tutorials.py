@@ -59,23 +59,28 @@ def tutorial_files() -> dict[Path, bytes]:
     contents = {name: path.read_bytes() for name, path in found.items()}
     notebooks = {name: contents[name].decode() for name in contents if name.suffix == ".ipynb"}
     anchors = {name.name: _anchors(text) for name, text in notebooks.items()}
-    for name, text in notebooks.items():
+    return contents | {name: _with_links(text, name.name, anchors).encode() for name, text in notebooks.items()}
 
-        def moved(link: re.Match[str], own: str = name.name) -> str:
-            other, anchor = link.groups()
-            return f"]({other or ''}#{anchors[other or own].get(anchor, anchor)})"
 
-        contents[name] = NOTEBOOK_LINK.sub(moved, PAGE_LINK.sub(r"\1", text)).encode()
-    return contents
+def _with_links(text: str, name: str, anchors: dict[str, dict[str, str]]) -> str:
+    def moved(link: re.Match[str]) -> str:
+        other, anchor = link.groups()
+        return f"]({other or ''}#{anchors[other or name].get(anchor, anchor)})"
+
+    return NOTEBOOK_LINK.sub(moved, PAGE_LINK.sub(r"\1", text))
 
 
 def _anchors(notebook: str) -> dict[str, str]:
-    """Return Jupyter's anchors of a notebook's headings by those of the documentation, which are in lower case."""
+    """Return Jupyter's anchors of a notebook's headings by those of the documentation."""
     cells = [cell for cell in json.loads(notebook)["cells"] if cell["cell_type"] == "markdown"]
     headings = re.findall(r"^#+ (.+)$", "\n".join("".join(cell["source"]) for cell in cells), re.MULTILINE)
-    plain = {heading: unicodedata.normalize("NFKD", heading).encode("ascii", "ignore").decode() for heading in headings}
-    lower = {heading: re.sub("[^a-z0-9]+", "-", text.lower()).strip("-") for heading, text in plain.items()}
-    return {text.lstrip("0123456789-"): heading.replace("`", "").replace(" ", "-") for heading, text in lower.items()}
+    return {_anchor(heading): heading.replace("`", "").replace(" ", "-") for heading in headings}
+
+
+def _anchor(heading: str) -> str:
+    """Return the anchor of a heading in the documentation: its letters and digits in lower case, with hyphens."""
+    plain = unicodedata.normalize("NFKD", heading).encode("ascii", "ignore").decode().lower()
+    return re.sub("[^a-z0-9]+", "-", plain).strip("-").lstrip("0123456789-")
 
 
 def copy_tutorials(folder: Path, files: dict[Path, bytes], *, force: bool = False) -> None:
@@ -84,10 +89,10 @@ def copy_tutorials(folder: Path, files: dict[Path, bytes], *, force: bool = Fals
     Raises UserError, and writes nothing, if a file with other content exists and `force` is False, or if the files
     cannot be written.
     """
-    for place in {folder, *(parent for name in files for parent in (folder / name).parents if parent != parent.parent)}:
+    for place in {folder / parent for name in files for parent in name.parents}:
         if place.exists() and not place.is_dir():
             raise UserError(f"{place}: expected a folder, found a file")
-        if place.exists() and place.is_relative_to(folder) and not os.access(place, os.W_OK):
+        if place.exists() and not os.access(place, os.W_OK):
             raise UserError(f"{place}: expected a folder in which you may write")
     existing = {name for name in files if regular(folder / name).exists()}
     new = [name for name in files if name not in existing or (folder / name).read_bytes() != files[name]]
