@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 import tomllib
-import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from manyheads.cli.tutorials import site_anchor
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -111,10 +112,8 @@ def read_items(folder: Path = ITEMS) -> dict[str, tuple[str, list[Item]]]:
 
 
 def anchor(heading: str) -> str:
-    """Return the anchor that the site gives to a heading: lowercase letters and digits, joined by hyphens."""
-    text = re.sub(r"\[([^\]]*)\]\([^)]*\)|[`*$]", r"\1", heading).lower()
-    text = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
-    return re.sub(r"^[-0-9]+|-+$", "", re.sub(r"[^a-z0-9]+", "-", text))
+    """Return the anchor that the site gives to a heading in Markdown."""
+    return site_anchor(re.sub(r"\[([^\]]*)\]\([^)]*\)|[`*$]", r"\1", heading))
 
 
 def lines_of(file: Path) -> Iterator[tuple[str, int]]:

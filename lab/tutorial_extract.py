@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from lab import rivals_page
+from lab import results_plot, rivals_page
 from lab.colors import BLUE, MODEL_COLORS, VERMILION
 from lab.records import matching, records, score_table
 from papers.heads.published import ANTECEDENTS
@@ -318,29 +318,21 @@ def _mean(seeds: list[rivals_page.Curve], key: str, scale: float) -> list[float]
 
 def _sizes() -> Rows:
     rows = []
-    for recipe in ("cifar10/resnet", "cifar10/local-attention"):
-        points = []
-        for record in matching(recipe, "model.depths=[1, 1, 1]"):
-            if "model.image_size" in record["overrides"]:
-                continue  # smaller images
-            right, count = record["metrics"]["top1"]["value"], record["data"]["items"]["test"]
-            flops = record["flops"] / record["target_tokens"] / 3  # training takes three times the forward pass
-            interval = 1.96 * (right * (1 - right) / count) ** 0.5
-            points.append((record["parameters"] / 1e3, flops / 1e6, right, interval))
-        parameters, flops, right, interval = map(_rounded, zip(*sorted(points), strict=True))
+    for recipe, points in results_plot.points().items():
+        parameters, flops, right, interval = zip(*points, strict=True)
         rows.append({
-            "name": recipe, "color": MODEL_COLORS[recipe], "thousand parameters": parameters,
-            "million FLOPs for an image": flops, "top-1": right, "95% interval": interval,
+            "name": recipe, "color": MODEL_COLORS[recipe], "thousand parameters": _rounded(p / 1e3 for p in parameters),
+            "million FLOPs for an image": _rounded(f / 1e6 for f in flops), "top-1": _rounded(right),
+            "95% interval": _rounded(interval),
         })  # fmt: skip
     return rows
 
 
 def _hunger() -> Rows:
-    rows, sizes = [], (1000, 2000, 5000, 10000, 20000, 45000)
-    for recipe in ("cifar10/resnet", "cifar10/vit"):
-        runs = [matching(recipe, f"items={size}", "training.steps=2000")[0] for size in sizes]
-        scores = [run["metrics"]["top1"]["value"] for run in runs]
-        rows.append({"name": recipe, "color": MODEL_COLORS[recipe], "images": sizes, "top-1": _rounded(scores)})
+    rows = []
+    for recipe, points in results_plot.hunger().items():
+        images, scores = zip(*points, strict=True)
+        rows.append({"name": recipe, "color": MODEL_COLORS[recipe], "images": images, "top-1": _rounded(scores)})
     return rows
 
 

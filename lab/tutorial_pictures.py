@@ -1,6 +1,6 @@
 """`python -m lab.tutorial_pictures PAIR IMDB`: draw two pictures of docs/tutorials/pictures from finished runs.
 
-PAIR  a run of `python -m papers.nonlocal_net pair`: where a position of the first frame looks (pair-nonlocal-2)
+PAIR  a run of `python -m papers.nonlocal_net pair`: where a position of the first frame looks (pair-nonlocal-3)
 IMDB  a run of `imdb/corrected`: at which words of a sentence its words look (imdb-128-learned-2)
 """
 
@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 import manyheads
+from lab.vit_photographs import stacked
 from manyheads.data.images.labeled_images import digits
 from manyheads.tasks.classification.predictor import Classifier
 from papers.nonlocal_net.arrows import draw, strongest_arrows
@@ -45,10 +46,7 @@ def draw_arrows(run: str, out: Path) -> None:
             print(f"{title}: probability of same {probability:.3f}, weights of arrows to frame 1 {across:.1%}")
             draw(arrows, Path(folder) / f"{second}.png", title=title)
             sheets.append(Image.open(Path(folder) / f"{second}.png").convert("RGB"))
-    picture = Image.new("RGB", (max(each.width for each in sheets), sum(each.height for each in sheets)), "white")
-    for number, sheet in enumerate(sheets):
-        picture.paste(sheet, (0, number * sheets[0].height))
-    picture.quantize(128).save(out, optimize=True)
+    stacked(sheets).quantize(128).save(out, optimize=True)
 
 
 def draw_words(run: str, out: Path) -> None:

@@ -107,7 +107,7 @@ def executed(source: Path) -> list[Cell]:
     }
     book = nbformat.from_dict(notebook([setup, *cells(source)]))
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(PAGES), os.environ.get("PYTHONPATH", "")])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory() as folder:
         copy_tutorials(Path(folder), tutorial_files())
         resources = {"metadata": {"path": folder}}

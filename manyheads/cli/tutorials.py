@@ -74,10 +74,10 @@ def _anchors(notebook: str) -> dict[str, str]:
     """Return Jupyter's anchors of a notebook's headings by those of the documentation."""
     cells = [cell for cell in json.loads(notebook)["cells"] if cell["cell_type"] == "markdown"]
     headings = re.findall(r"^#+ (.+)$", "\n".join("".join(cell["source"]) for cell in cells), re.MULTILINE)
-    return {_anchor(heading): heading.replace("`", "").replace(" ", "-") for heading in headings}
+    return {site_anchor(heading): heading.replace("`", "").replace(" ", "-") for heading in headings}
 
 
-def _anchor(heading: str) -> str:
+def site_anchor(heading: str) -> str:
     """Return the anchor of a heading in the documentation: its letters and digits in lower case, with hyphens."""
     plain = unicodedata.normalize("NFKD", heading).encode("ascii", "ignore").decode().lower()
     return re.sub("[^a-z0-9]+", "-", plain).strip("-").lstrip("0123456789-")

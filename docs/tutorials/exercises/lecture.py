@@ -189,7 +189,7 @@ def one_layer(hunter: object, answer: object) -> str:
     if one > 0.9:
         raise Mistake(f"{measured}. One layer is enough: each place looks at the place that its note names.")
     if two < 0.9:
-        raise Mistake(f"{measured}. Two layers are not enough, or the training is too short for so many notes.")
+        raise Mistake(f"{measured}. Two layers are not enough, or the training is too short for this number of notes.")
     return f"{measured}."
 
 

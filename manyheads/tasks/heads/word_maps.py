@@ -112,7 +112,7 @@ class WordReader:
     def maps(self, texts: Sequence[Words], statistics: HeadStatistics | None = None) -> Iterator[WordMaps]:
         """Yield the attention maps of every text that the model's maximum length allows, in any order.
 
-        statistics  statistics of the attention heads, to which the attention maps between tokens are added
+        statistics  statistics of the attention heads. The attention maps between tokens are added to them
         """
         pieces = [self.pieces(text) for text in texts]
         lengths = [sum(map(len, words)) + len(self.frame) for words in pieces]

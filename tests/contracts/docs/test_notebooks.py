@@ -152,18 +152,8 @@ def test_code_imports_what_a_copy_of_the_tutorials_has(source: Path) -> None:
     """The extra `notebooks` installs the libraries, and `manyheads tutorials` copies the rest."""
     (extra,) = re.findall(r"^notebooks = \[(.*?)^\]", (ROOT / "pyproject.toml").read_text("utf-8"), re.S | re.M)
     installed = {name.replace("scikit-learn", "sklearn") for name in re.findall(r'"([\w-]+)>=', extra)}
-    known = {
-        "manyheads",
-        "torch",
-        "numpy",
-        "PIL",
-        "tokenizers",
-        "IPython",
-        "kept_results",
-        "exercises",
-        "papers",
-    } | installed
-    known |= {"keras"}  # the cells about Keras also run without it
+    known = {"manyheads", "torch", "numpy", "PIL", "tokenizers", "IPython", "kept_results", "exercises", "papers"}
+    known |= installed | {"keras"}  # the cells about Keras also run without it
     for cell in build_notebooks.cells(source):
         if cell["cell_type"] == "code":
             tree = parsed(cell["source"])

@@ -85,3 +85,21 @@ def test_reversed_frames_have_the_other_direction() -> None:
     for frames in clips.pixels.swapaxes(0, 1):
         columns = [frames[[label == name for label in clips.labels]].mean((0, 1)) for name in LABELS["direction"]]
         assert np.corrcoef(*np.cumsum(columns, 1))[0, 1] > 0.99
+
+
+def test_a_pair_shows_one_picture_twice_or_two_digits() -> None:
+    clips = ClipSource(predict="pair", size=80, tested=1, frames=2, side=14, slit=3, seed=3).read().train
+    named = {np.asarray(item.source).tobytes(): item.label for item in digits(3).train.items}
+    assert {*clips.labels} == {*LABELS["pair"]}
+    for clip, label in zip(clips.pixels, clips.labels, strict=True):
+        first, second = (
+            {
+                named[part]
+                for y in range(7)
+                for x in range(7)
+                if (part := frame[y : y + 8, x : x + 8].tobytes()) in named
+            }
+            for frame in clip
+        )
+        assert len(first) == len(second) == 1
+        assert (first == second) == (label == "same")
