@@ -15,6 +15,7 @@ from lab.evidence.listed import LIST, Listed, read_list
 from lab.records import STUDENT, run_of
 
 Scores = dict[int, float]  # score by seed
+DEVICES = {"cpu": "one core", "cuda": "a GPU"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +187,7 @@ def _states(path: Path, others: bool) -> str:
     for letter, claim in claims.items():
         if (letter in content.get("others", [])) == others:
             runs = [run for run in listed if run.claim == letter]
-            left = any(not _is_kept(run, records) for run in runs)
+            left = any(not _is_kept(run, records) for run in runs if run.device == "cpu")
             state = _state([_judged(bar, listed, records)[1] for bar in bars if bar.claim == letter], left)
             rows.append(f"| ({letter}) | {claim} | **{state}** | {limits.get(letter, '')} |")
     return "\n".join(rows)
@@ -200,7 +201,7 @@ def bars_table(path: Path = LIST) -> str:
     for bar in read_bars(path):
         figures, verdict = _judged(bar, listed, records)
         shown = verdict if verdict in ("met", "waits") else f"**{verdict}**"
-        shown += f": {bar.untested}" if isinstance(bar, Bar) and verdict == "not tested" else ""
+        shown += f": {bar.untested}" if isinstance(bar, Bar) and bar.untested and verdict == "not tested" else ""
         rows.append(f"| ({bar.claim}) | {bar.words} | {bar.metric} | {figures} | {shown} |")
     return "## Requirements\n\n" + "\n".join(rows)
 
@@ -208,10 +209,22 @@ def bars_table(path: Path = LIST) -> str:
 def _judged(bar: Bar | Lead, listed: list[Listed], records: Mapping[str, Any]) -> tuple[str, str]:
     if isinstance(bar, Lead):
         return bar.judged()
+    entries = {name.removeprefix("peers/").partition("-*")[0] for name in (bar.of, bar.than) if name is not None}
+    runs = [run for run in listed if run.entry in entries]
+    if runs and not any(_is_kept(run, records) for run in runs):
+        return _cost(runs, records), "not tested"
     # The first seed of some entries was recorded before the list existed.
     wanted = len([run for run in listed if run.entry == bar.of.partition("-*")[0]])
     wanted += bar.of in records and bar.of not in {run.name for run in listed}
     return bar.judged(records, max(wanted, 1))
+
+
+def _cost(runs: Sequence[Listed], records: Mapping[str, Any]) -> str:
+    """Return what the runs would cost, with those that they start from."""
+    needed = dict.fromkeys(each for run in runs for each in (*run.after, run) if not _is_kept(each, records))
+    minutes = {device: sum(run.minutes for run in needed if run.device == device) for device in ("cpu", "cuda")}
+    parts = [f"{minutes[device]:g} minutes of {name}" for device, name in DEVICES.items() if minutes[device]]
+    return f"needs {' and '.join(parts)}"
 
 
 def _is_kept(run: Listed, records: Mapping[str, Any]) -> bool:
@@ -221,7 +234,7 @@ def _is_kept(run: Listed, records: Mapping[str, Any]) -> bool:
 def _state(verdicts: list[str], left: bool) -> str:
     """Return the state of a claim from the verdicts on its requirements.
 
-    A claim without requirements is a curve or a table. It is measured when all its runs are recorded.
+    A claim without requirements is a curve or a table. It is measured when all its runs on a CPU are recorded.
     """
     if not verdicts:
         return "waits" if left else "measured"
@@ -230,7 +243,7 @@ def _state(verdicts: list[str], left: bool) -> str:
         return "waits"
     if not tested:
         return "not tested"
-    state = "shown" if set(tested) == {"met"} else "refuted" if "refuted" in tested else "not shown"
+    state = "shown" if set(tested) == {"met"} else "refuted" if "refuted" in tested else "not decided"
     return state if len(tested) == len(verdicts) else f"{state}, in part not tested"
 
 

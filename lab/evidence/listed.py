@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import tomllib
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ NEEDED: dict[str, type | tuple[type, ...]] = {
     "train": str,
     "minutes": (int, float),
 }
-MORE = {"seeds": list, "device": str, "by": str}
+MORE = {"seeds": list, "device": str, "by": str, "planned": datetime, "gpu_minutes": (int, float)}
 TRAINERS = ("manyheads", "transformers")
 
 
@@ -32,6 +33,8 @@ class Listed:
     minutes about how long it takes: the budget, written down before the run
     device  "cuda": it needs a GPU
     by      library that trains it: one of TRAINERS, which take the same words
+    planned when the run and its bar were written down, if that was kept
+    gpu_minutes about how long it takes on a GPU, if that is known
     """
 
     name: str
@@ -43,6 +46,8 @@ class Listed:
     device: str
     after: tuple[Listed, ...] = ()
     by: str = "manyheads"
+    planned: datetime | None = None
+    gpu_minutes: float | None = None
 
     @property
     def program(self) -> tuple[str, ...]:
@@ -79,6 +84,7 @@ def read_list(path: Path) -> tuple[dict[str, str], list[Listed]]:
             listed[name] = Listed(
                 name, entry["name"], entry["claim"], entry["shows"], words, entry["minutes"],
                 entry.get("device", "cpu"), tuple(after), entry.get("by", "manyheads"),
+                entry.get("planned"), entry.get("gpu_minutes"),
             )  # fmt: skip
     return claims, list(listed.values())
 
@@ -90,6 +96,13 @@ def _check(path: Path, entry: dict[str, Any], claims: dict[str, str]) -> None:
             raise ValueError(f"{place}: {key} is {entry.get(key)!r}; needed are {', '.join(NEEDED)}")
     if unknown := sorted({*entry} - {*NEEDED, *MORE}):
         raise ValueError(f"{place}: unknown {', '.join(unknown)}; known are {', '.join((*NEEDED, *MORE))}")
+    for key, kind in MORE.items():
+        if key in entry and not isinstance(entry[key], kind):
+            raise ValueError(f"{place}: {key} is {entry[key]!r}")
+    if "planned" in entry and entry["planned"].tzinfo is None:
+        raise ValueError(
+            f"{place}: planned is {entry['planned']}: expected a time with its zone, such as ...T21:00:00Z"
+        )
     if entry["claim"] not in claims:
         raise ValueError(f"{place}: no claim {entry['claim']!r}; there are {', '.join(claims)}")
     if entry.get("device", "cpu") not in ("cpu", "cuda"):

@@ -121,8 +121,9 @@ def _keep(standing: Standing, run: Listed) -> bool:
     if not parts:
         say(f"{folder}: finished without a result.json: --anew {run.name}")
         return False
-    seconds = round(standing.note(run)["seconds"], 1)
-    about = {"claim": run.claim, "run": run.name, "settings": run.settings, "seconds": seconds}
+    note = standing.note(run)
+    about = {"claim": run.claim, "run": run.name, "settings": run.settings, "seconds": round(note["seconds"], 1)}
+    about |= {"started": note["started"]} if "started" in note else {}
     files = []
     for part in parts:
         name = run.name if part == folder or run.entry.endswith(f"-{part.name}") else f"{run.name}-{part.name}"

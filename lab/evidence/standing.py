@@ -14,6 +14,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,7 @@ class Standing:
         return read_json(path, f"delete it: {run.name} goes on as it is listed now") if path.exists() else {}
 
     def write(self, run: Listed, **changes: Any) -> None:
-        fresh = {"settings": run.settings, "seconds": 0.0, "status": "begun"}
-        write_json(self.runs / f"{run.name}.json", {**fresh, **self.note(run), **changes})
+        write_json(self.runs / f"{run.name}.json", {**_fresh(run), **self.note(run), **changes})
 
     def state(self, run: Listed) -> str:
         """ "new", "begun", "finished" but not kept, "kept", or "changed": begun or kept with other settings."""
@@ -96,7 +96,7 @@ class Standing:
             # atomic: a partly removed run would look resumable, or finished
             if (self.runs / run.name).exists():
                 (self.runs / run.name).rename(self.runs / f"{FORGOTTEN}{run.name}-{secrets.token_hex(4)}")
-            write_json(self.runs / f"{run.name}.json", {"settings": run.settings, "seconds": 0.0, "status": "begun"})
+            write_json(self.runs / f"{run.name}.json", _fresh(run))
             for folder in self.runs.glob(f"{FORGOTTEN}{run.name}-????????"):
                 shutil.rmtree(folder)
 
@@ -156,7 +156,7 @@ def kept_records() -> list[dict[str, Any]]:
 
 
 def table(claims: dict[str, str], standing: Standing) -> str:
-    """Every claim, and how its runs stand."""
+    """Every claim, and how its runs stand: minutes used and planned on one core (G: on a GPU), minutes on a GPU."""
     lines, left = [], {"cpu": 0.0, "cuda": 0.0}
     for letter, claim in claims.items():
         runs = [run for run in standing.listed if run.claim == letter]
@@ -166,7 +166,9 @@ def table(claims: dict[str, str], standing: Standing) -> str:
             if standing.state(run) != "kept":
                 left[run.device] += max(0.0, run.minutes - used)
             mark = "G" if run.device == "cuda" else " "
-            lines.append(f"  {mark} {run.name:32} {used:5.0f} of {run.minutes:4g} min  {standing.about(run)}")
+            gpu = run.minutes if run.device == "cuda" else run.gpu_minutes
+            budget = f"{used:5.0f} of {run.minutes:4g} min  {'' if gpu is None else f'{gpu:g}':>4}"
+            lines.append(f"  {mark} {run.name:32} {budget}  {standing.about(run)}")
     kept = sum(standing.state(run) == "kept" for run in standing.listed)
     hours = f"left are about {left['cpu'] / 60:.1f} h of a core, {left['cuda'] / 60:.1f} h of a GPU (G)"
     return "\n".join([*lines, "", f"{kept} of {len(standing.listed)} kept; {hours}"]).lstrip("\n")
@@ -177,6 +179,12 @@ def minilm() -> Path:
     assert spec is not None
     assert spec.submodule_search_locations
     return Path(spec.submodule_search_locations[0], "model")
+
+
+def _fresh(run: Listed) -> dict[str, Any]:
+    """Return the note of a run that starts now."""
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"settings": run.settings, "seconds": 0.0, "status": "begun", "started": started}
 
 
 def say(message: str) -> None:

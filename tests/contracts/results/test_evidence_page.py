@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -81,17 +82,17 @@ def test_claims_are_evaluated_from_records(tmp_path: Path, monkeypatch: pytest.M
     run = '[[run]]\nname = "{}"\nclaim = "{}"\nshows = "it"\ntrain = "translation"\nminutes = 7\n'
     bars = '[[bar]]\nclaim = "a"\nof = "x"\nmetric = "accuracy"\nleast = 0.5\n'
     file = tmp_path / "list.toml"
-    file.write_text(CLAIMS + run.format("x", "a") + run.format("y", "b") + 'device = "cuda"\n' + bars)
+    file.write_text(CLAIMS + run.format("x", "a") + run.format("y", "b") + bars)
 
     def rows(*records: tuple[str, float]) -> list[str]:
         found = {name: record(1, value, name) for name, value in records}
         monkeypatch.setattr(page, "kept", lambda _: found)
         return page.source_claims(file).splitlines()[4:]
 
-    assert rows() == ["| (a) | it is better | **waits** |  |", "| (b) | a curve | **waits** | one seed |"]
-    assert "`x` at least 0.5 | accuracy | 0 of 1 | waits |" in page.bars_table(file)
+    assert rows() == ["| (a) | it is better | **not tested** |  |", "| (b) | a curve | **waits** | one seed |"]
+    assert "`x` at least 0.5 | accuracy | needs 7 minutes of one core | **not tested** |" in page.bars_table(file)
     assert ["**shown**" in row for row in rows(("x", 0.6))] == [True, False]
-    assert "**not shown**" in rows(("x", 0.4))[0]
+    assert "**not decided**" in rows(("x", 0.4))[0]
     assert "**measured**" in rows(("y", 0.1))[1]
     assert "(c)" not in "".join(rows())
     assert "| (c) | our recipe |" in page.other_claims(file)
@@ -143,6 +144,39 @@ def test_claims_are_about_listed_runs() -> None:
             other = entries[each.than.removeprefix("peers/").partition("-*")[0]]
             assert other.claim == each.claim
             assert (other.by == "transformers") == each.than.startswith("peers/")
+
+
+def test_a_test_with_some_of_its_seeds_waits_and_one_without_any_says_its_cost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = '[[run]]\nname = "x"\nclaim = "a"\nshows = "it"\ntrain = "translation"\nminutes = 7\n'
+    bars = '[[bar]]\nclaim = "a"\nof = "x"\nmetric = "accuracy"\nleast = 0.5\n'
+    file = tmp_path / "list.toml"
+    file.write_text(CLAIMS + run + 'seeds = [1, 2]\ndevice = "cuda"\n' + bars)
+    monkeypatch.setattr(page, "kept", lambda _: {})
+    assert "needs 14 minutes of a GPU | **not tested** |" in page.bars_table(file)
+    monkeypatch.setattr(page, "kept", lambda _: of("x", 0.6))
+    assert "1 of 2 | waits |" in page.bars_table(file)
+
+
+def test_a_run_was_planned_before_it_started() -> None:
+    planned = {run.name: run.planned for run in read_list(LIST)[1]}
+    for name, kept in results_keep.kept().items():
+        if started := kept.get("evidence", {}).get("started"):  # Records made before 2026-11-29 have no such entry.
+            plan = planned[kept["evidence"]["run"]]
+            assert plan is not None, f"{name}: its run has no `planned` in {LIST.name}"
+            assert plan < datetime.fromisoformat(started), name
+
+
+def test_a_plan_needs_a_time_with_its_zone(tmp_path: Path) -> None:
+    run = '[[run]]\nname = "x"\nclaim = "a"\nshows = "it"\ntrain = "translation"\nminutes = 7\nplanned = '
+    file = tmp_path / "list.toml"
+    file.write_text(f"{CLAIMS}{run}2026-11-29T21:00:00Z\n")
+    assert read_list(file)[1][0].planned == datetime(2026, 11, 29, 21, tzinfo=UTC)
+    for wrong in ("2026-11-29T21:00:00", "2026-11-29", '"today"'):
+        file.write_text(f"{CLAIMS}{run}{wrong}\n")
+        with pytest.raises(ValueError, match="run 'x': planned is"):
+            read_list(file)
 
 
 def test_records_with_other_settings_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
