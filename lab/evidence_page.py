@@ -105,7 +105,7 @@ class Lead:
     """Requirement that the Transformer leads a rival of docs/papers/rivals.md, at equal FLOPs, by `rivals_page.CLAIM`.
 
     rival   name of a row of the recipe `translation/rivals`
-    target  language of the translations
+    target  one of `rivals_page.COMPARISONS`, such as "fr"
     """
 
     claim: str
@@ -208,7 +208,11 @@ def bars_table(path: Path = LIST) -> str:
 
 def _judged(bar: Bar | Lead, listed: list[Listed], records: Mapping[str, Any]) -> tuple[str, str]:
     if isinstance(bar, Lead):
-        return bar.judged()
+        runs = [
+            run for run in listed if run.entry in (f"rivals-{bar.target}-{row}" for row in ("transformer", bar.rival))
+        ]
+        tested = bar.rival in rivals_page.differences(bar.target)
+        return bar.judged() if tested else (_cost(runs, records), "not tested")
     entries = {name.removeprefix("peers/").partition("-*")[0] for name in (bar.of, bar.than) if name is not None}
     runs = [run for run in listed if run.entry in entries]
     if runs and not any(_is_kept(run, records) for run in runs):

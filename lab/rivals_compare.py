@@ -1,9 +1,9 @@
-"""Paired bootstrap of translators: `python -m lab.rivals_compare LANGUAGE ROW=RUN ROW=RUN ...`.
+"""Paired bootstrap of translators: `python -m lab.rivals_compare COMPARISON ROW=RUN ROW=RUN ...`.
 
-Every run translates the test data of its training, which must be equal. For each row, the record
-`rivals/differences-LANGUAGE.json` gets the lead of the Transformer in `bleu_moses_lc` and its 95% interval over 1,000
-resamples of the sentences (Koehn 2004). A row with several runs, which differ in their seeds, counts with the mean of
-their scores.
+COMPARISON is one of `rivals_page.COMPARISONS`, such as fr. Every run translates the test data of its training, which
+must be equal. For each row, the record `rivals/differences-COMPARISON.json` gets the lead of the Transformer in
+`bleu_moses_lc` and its 95% interval over 1,000 resamples of the sentences (Koehn 2004). A row with several runs, which
+differ in their seeds, counts with the mean of their scores.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sacrebleu.metrics import BLEU
 
 from lab.records import RESULTS
-from lab.rivals_page import differences
+from lab.rivals_page import COMPARISONS, differences
 from manyheads.files import write_json
 from manyheads.tasks.loading import load
 from manyheads.tasks.translation.metrics import prepared_texts
@@ -26,7 +26,8 @@ BASE = "transformer"
 
 
 def main(arguments: list[str]) -> int:
-    language, *pairs = arguments
+    comparison, *pairs = arguments
+    language = COMPARISONS[comparison][0]
     counts: dict[str, list[NDArray[np.int64]]] = {}
     references: list[Any] = []
     for pair in pairs:
@@ -35,10 +36,10 @@ def main(arguments: list[str]) -> int:
         references.append(outcome.references)
         assert references[-1] == references[0], f"{run} has other test data than {pairs[0]}"
         counts.setdefault(row, []).append(sentence_counts(outcome, language))
-    record = RESULTS / "rivals" / f"differences-{language}.json"
+    record = RESULTS / "rivals" / f"differences-{comparison}.json"
     rows = {row: difference(counts[BASE], runs) | {"runs": len(runs)} for row, runs in counts.items() if row != BASE}
     record.parent.mkdir(parents=True, exist_ok=True)
-    write_json(record, {"metric": "bleu_moses_lc", "resamples": RESAMPLES, "rows": differences(language) | rows})
+    write_json(record, {"metric": "bleu_moses_lc", "resamples": RESAMPLES, "rows": differences(comparison) | rows})
     for row, found in rows.items():
         print(row, found)
     return 0

@@ -37,12 +37,18 @@ MARKS = (30, 50)  # BLEU for which FLOPs and seconds are interpolated
 Curve = list[dict[str, float]]
 
 
+# name of a comparison: target language, number of steps, and words for its column
+COMPARISONS = {"fr": ("fr", 2600, "en-fr"), "de": ("de", 2600, "en-de"), "long-fr": ("fr", 8000, "en-fr, 8,000 steps")}
+
+
 @cache
 def curves(target: str) -> dict[str, list[Curve]]:
-    """Return the curves of each model, one for each seed, for translation from English."""
+    """Return the curves of each model, one for each seed, for translation from English in one of the COMPARISONS."""
+    language, steps, _ = COMPARISONS[target]
     found: dict[str, list[Curve]] = {}
-    for record in matching("translation/rivals", f"target={target}"):
-        found.setdefault(record["overrides"]["rows"], []).append(record["curve"])
+    for record in matching("translation/rivals", f"target={language}"):
+        if record["steps"] == steps:
+            found.setdefault(record["overrides"]["rows"], []).append(record["curve"])
     return {row: found[row] for row in RIVAL_ROWS if row in found}
 
 
@@ -121,13 +127,13 @@ def differences_table() -> str:
     head = ["rival", "languages", "lead at equal FLOPs", "lead after all steps", "95% interval", "detectable",
             f"leads by {CLAIM} BLEU"]  # fmt: skip
     rows = [head, ["---", "---", *["--:"] * 4, "---"]]
-    for target in ("fr", "de"):
+    for target, (_, _, words) in COMPARISONS.items():
         tested = differences(target)
         for row in (row for row in curves(target) if row in tested):
             low, high = interval(row, target)
             leads = (lead_at_equal_flops(row, target), tested[row]["difference"])
             rows.append([
-                NAMES[row], f"en-{target}", *(f"{lead:+.1f}" for lead in leads), f"{low:+.1f} to {high:+.1f}",
+                NAMES[row], words, *(f"{lead:+.1f}" for lead in leads), f"{low:+.1f} to {high:+.1f}",
                 f"{(high - low) / 2:.1f}", "no claim" if row in NO_RIVALS else verdict(row, target),
             ])  # fmt: skip
     return markdown(rows) if len(rows) > 2 else ""

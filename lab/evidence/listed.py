@@ -19,7 +19,13 @@ NEEDED: dict[str, type | tuple[type, ...]] = {
     "train": str,
     "minutes": (int, float),
 }
-MORE = {"seeds": list, "device": str, "by": str, "planned": datetime, "gpu_minutes": (int, float)}
+MORE: dict[str, type | tuple[type, ...]] = {
+    "seeds": list,
+    "device": str,
+    "by": str,
+    "planned": datetime,
+    "gpu_minutes": (int, float),
+}
 TRAINERS = ("manyheads", "transformers")
 
 
