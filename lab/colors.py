@@ -13,5 +13,6 @@ MODEL_COLORS = {
     "cifar10/resnet": BLUE, "cifar10/vit": VERMILION, "cifar10/local-attention": GREEN,
     # translators of `papers.rivals`
     "lstm": "#999999", "lstm-dot": SKY, "gru-additive": BLUE, "gnmt": GREEN, "convs2s": ORANGE, "bytenet": PURPLE,
-    "transformer": VERMILION, "experts": "#000000", "lstm-experts": "#666666", "deep-att": "#CC9900",
+    "transformer": VERMILION, "transformer-post": "#8B2500", "experts": "#000000", "lstm-experts": "#666666",
+    "deep-att": "#CC9900",
 }  # fmt: skip

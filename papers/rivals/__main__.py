@@ -1,6 +1,6 @@
 """Table 2 of Vaswani et al. 2017 with small models, as described in docs/papers/rivals.md.
 
-python -m papers.rivals translation/rivals data=MULTI30K [key=value ...] --out RUN    train and compare eight models
+python -m papers.rivals translation/rivals data=MULTI30K [key=value ...] --out RUN    train and compare the models
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ RIVAL_ROWS: dict[str, dict[str, Any]] = {
     "convs2s": {"preset": "convs2s/rival"},
     "bytenet": {"preset": "bytenet/rival"},
     "transformer": {"preset": "transformer/tiny", "model.norm": "pre", "model.final_norm": True},
+    "transformer-post": {"preset": "transformer/tiny", "model.norm": "post"},  # as published
     "experts": {"preset": "transformer/tiny-experts", "model.norm": "pre", "model.final_norm": True},
 }
 

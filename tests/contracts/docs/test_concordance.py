@@ -123,7 +123,7 @@ def test_an_unknown_field_and_a_second_key_are_reported(tmp_path: Path) -> None:
 def test_verdicts_with_a_letter_come_from_the_page_of_claims() -> None:
     found = page.verdicts_of_claims()
     assert found["a"] == "shown"
-    assert found["o"] == "not decided", "the first row of a letter"
+    assert found["o"] == "not decided, in part not tested", "the first row of a letter"
     text = page.row(item(kind="claim", verdict="(a)"), {"a": PLACED["trans4"]})
     assert "**shown** ([claim a](../measured/evidence.md))" in text
     with pytest.raises(ValueError, match=r"has no claim \(z\)"):
