@@ -122,6 +122,6 @@ class Objective(Protocol):
     def save(self, directory: Path) -> str:
         """Write the model directory with the current weights.
 
-        Return the name of the model type under which it is saved.
+        Return the name of the model type under which it is saved; an empty name if no model directory can represent it.
         """
         ...

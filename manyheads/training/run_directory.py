@@ -220,7 +220,12 @@ def remove_leftovers(out: Path) -> None:
 
 
 def saved_message(model_type: str, out: Path) -> str:
-    """Return a message that says where a model is saved and which tools can open it."""
+    """Return a message that says where a model is saved and which tools can open it.
+
+    model_type  result of `Objective.save`. If it is empty, the model is not saved
+    """
+    if not model_type:
+        return f"no model is saved in {out}, because no model directory can represent it; its weights are in state/"
     own = model_type.startswith("manyheads-")
     return f"saved in {out} ({'only Manyheads opens it' if own else f'transformers opens it as {model_type}'})"
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,13 +17,12 @@ from torch import Tensor
 
 from manyheads import directory
 from manyheads.core.experts import balance_losses
+from manyheads.core.interface import Generates
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.batching import Lazy
 from manyheads.data.text.blocks import Groups, Stream, block_starts
 from manyheads.errors import UserError
-from manyheads.models.gpt import GPT
 from manyheads.models.recurrence import ponder_cost, states_and_halting
-from manyheads.models.universal import UniversalSequence
 from manyheads.tasks.evaluation import values
 from manyheads.training.distributed_map import distributed_map
 from manyheads.training.loss import CHUNK, smoothed_cross_entropy
@@ -65,7 +64,7 @@ class LanguageModelingObjective:
     unit: ClassVar = "tokens"
     metrics: ClassVar[Mapping[str, Better]] = {"loss": "lower", "perplexity": "lower", "bits_per_byte": "lower"}
 
-    model: GPT | UniversalSequence
+    model: Generates[Any, Any]
     tokenizer: Tokenizer
     train: Stream
     validation: Stream
@@ -116,7 +115,7 @@ class LanguageModelingObjective:
 
 @torch.no_grad()
 def token_losses(
-    model: GPT | UniversalSequence, stream: Stream, compute: ComputeConfig, *, context: int, stride: int
+    model: Generates[Any, Any], stream: Stream, compute: ComputeConfig, *, context: int, stride: int
 ) -> NDArray[np.float64]:
     """Return the loss -ln p of every token in a stream (N,) except the first, (N - 1,).
 

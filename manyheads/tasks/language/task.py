@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -12,6 +13,7 @@ from tokenizers import Tokenizer
 from manyheads import directory
 from manyheads.analysis import costs
 from manyheads.core.config import Config
+from manyheads.core.interface import Generates
 from manyheads.core.runtime import ComputeConfig
 from manyheads.data.readers.splits import SplitData
 from manyheads.data.readers.texts import Texts
@@ -44,9 +46,14 @@ class LanguageModeling(DataTask[LanguageModelingConfig, Texts]):
 
     may_change = ("stride", "column")
 
-    def planned_model(self) -> Model:
+    def planned_model(self) -> Generates[Any, Any]:
         with torch.device("meta"):
-            return build(_model_config(self.config, self.config.vocabulary, None))
+            return self.new_model(self.config.vocabulary, None)
+
+    def new_model(self, vocabulary: int, end: int | None) -> Generates[Any, Any]:
+        """Return a new model for the size of a vocabulary. `end` is the id of the token between two texts."""
+        model: Model = build(_model_config(self.config, vocabulary, end))
+        return model
 
     def plan(self) -> Plan:
         model = self.planned_model() if self.run.init is None else _initial_model(self.run)[0]
@@ -58,7 +65,7 @@ class LanguageModeling(DataTask[LanguageModelingConfig, Texts]):
 
     def build(self, splits: SplitData[Texts], compute: ComputeConfig) -> Job:
         config = self.config
-        objective = _objective(config, self.run, splits, compute)
+        objective = _objective(self, splits, compute)
         flops = costs.training_flops(objective.model, config.block) / config.block
         training = replace(config.training, width=objective.model.config.width)
         record = {"windows": self._windows, "scored": config.scored}
@@ -75,14 +82,14 @@ class LanguageModeling(DataTask[LanguageModelingConfig, Texts]):
         return ["generate", " ".join(next(held.parts()).content.split()[:4])]
 
 
-def _objective(
-    config: LanguageModelingConfig, run: Run, splits: SplitData[Texts], compute: ComputeConfig
-) -> LanguageModelingObjective:
+def _objective(task: LanguageModeling, splits: SplitData[Texts], compute: ComputeConfig) -> LanguageModelingObjective:
     """Return the objective with a new model and vocabulary, or with those of the model that `--init` names."""
+    config, run = task.config, task.run
+    model: Generates[Any, Any]
     if run.init is None:
         tokenizer = _train_tokenizer(config, splits, run.out / "state" / "tokens")
         end = tokenizer.token_to_id(END_OF_TEXT)
-        model = build(_model_config(config, tokenizer.get_vocab_size(), end))
+        model = task.new_model(tokenizer.get_vocab_size(), end)
     else:
         model, tokenizer = _initial_model(run)
         end = model.config.end if model.config.end in tokenizer.get_vocab().values() else None
