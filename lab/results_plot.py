@@ -8,9 +8,10 @@ confidence intervals for the number of test images.
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
-from lab.colors import MODEL_COLORS
+from lab.colors import BLUE, GREEN, MODEL_COLORS, VERMILION
 from lab.records import records
 from papers.recipes import RECIPES
 from papers.universal import length_curve
@@ -20,7 +21,7 @@ TRAINING_PASSES = 3  # a backward pass costs two forward ones
 FIGURE = Path("docs/images/cifar10-widths.png")
 MEMORY = Path("docs/images/corpus-memory.png")
 HUNGER, HALTING = Path("docs/images/data-hunger.png"), Path("docs/images/universal-halting.png")
-DIRECTIONS = Path("docs/images/directions.png")
+DIRECTIONS, PIXELS = Path("docs/images/directions.png"), Path("docs/images/pixels.png")
 READINGS = {
     "bidirectional": "both directions at once", "left_to_right": "from left to right", "two_lstms": "two LSTMs",
     "words_alone": "words alone",
@@ -72,7 +73,7 @@ def draw(out: Path) -> Path:
     return out
 
 
-def locked_run_directory(letter: str) -> list[dict[str, Any]]:
+def of_claim(letter: str) -> list[dict[str, Any]]:
     """The records of a claim's runs (`lab/evidence/runs.toml`)."""
     return [record for record in records() if record.get("evidence", {}).get("claim") == letter]
 
@@ -80,7 +81,7 @@ def locked_run_directory(letter: str) -> list[dict[str, Any]]:
 def hunger() -> dict[str, list[tuple[int, float]]]:
     """Of each kind, how many images it learnt from, and its top-1."""
     curves: dict[str, list[tuple[int, float]]] = {}
-    for record in locked_run_directory("e"):
+    for record in of_claim("e"):
         point = record["data"]["items"]["train"], record["metrics"]["top1"]["value"]
         curves.setdefault(record["recipe"], []).append(point)
     return {recipe: sorted(curves[recipe]) for recipe in HUNGRY if recipe in curves}
@@ -135,9 +136,43 @@ def draw_readings(out: Path) -> Path | None:
 
 def draw_halting(out: Path) -> Path | None:
     """Draw the mean steps of positions over the length of the input. Return None without records."""
-    if not (runs := locked_run_directory("j")):
+    if not (runs := of_claim("j")):
         return None
     length_curve.draw([(record["recipe"], record) for record in runs], out)
+    return out
+
+
+def draw_pixels(out: Path) -> Path | None:
+    """Draw validation accuracy over epochs of a ViT that goes on with small or with large images.
+
+    Each line is the mean of the seeds, with their range. Return None without records.
+    """
+    from matplotlib.figure import Figure
+
+    runs: dict[str, list[list[float]]] = {}
+    for record in of_claim("z"):
+        accuracies = [epoch["validation"]["top1"] for epoch in record["by_epoch"]]
+        runs.setdefault(record["evidence"]["run"].rpartition("-")[0], []).append(accuracies)
+    if not runs:
+        return None
+    figure = Figure(figsize=(5, 3.6), layout="constrained")
+    axis = figure.subplots()
+    start = len(runs["pixels-start"][0])
+    for name, label, color in (
+        ("start", "16 pixels", GREEN),
+        ("16", "16 pixels again", BLUE),
+        ("32", "32 pixels", VERMILION),
+    ):
+        curves = [*zip(*runs[f"pixels-{name}"], strict=True)]  # of each epoch, the accuracies of all seeds
+        epochs = [(0 if name == "start" else start) + epoch for epoch in range(1, len(curves) + 1)]
+        axis.plot(epochs, [mean(values) for values in curves], marker=".", color=color, label=label)
+        axis.fill_between(
+            epochs, [min(v) for v in curves], [max(v) for v in curves], color=color, alpha=0.2, linewidth=0
+        )
+    axis.set(xlabel="epochs of 10,000 images", ylabel="top-1 on validation images")
+    axis.grid(alpha=0.3)
+    axis.legend(frameon=False)
+    figure.savefig(out, dpi=120)
     return out
 
 
@@ -163,5 +198,5 @@ def draw_memory(out: Path) -> Path | None:
 
 if __name__ == "__main__":
     drawn = draw(FIGURE), draw_hunger(HUNGER), draw_readings(DIRECTIONS), draw_halting(HALTING), draw_memory(MEMORY)
-    for path in filter(None, drawn):
+    for path in filter(None, (*drawn, draw_pixels(PIXELS))):
         print(path)
