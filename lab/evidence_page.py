@@ -28,6 +28,7 @@ class Bar:
     least   minimum of the mean; most: its maximum. A difference must also be above zero with 95% confidence
     errors  alternative: not worse than the other's mean by more than this number of its standard errors
     margin  alternative: with 95% confidence not worse than the other by more than this
+    lower   True: smaller values are better, as of a loss. A difference is then the other's value minus its own
     untested  why the runs could not have shown the effect; then they decide nothing
     """
 
@@ -39,12 +40,15 @@ class Bar:
     most: float | None = None
     errors: float | None = None
     margin: float | None = None
+    lower: bool = False
     untested: str | None = None
 
     def __post_init__(self) -> None:
         goals = [self.least, self.most, self.errors, self.margin]
         if sum(goal is not None for goal in goals) != 1 or (self.than is None and goals[2:] != [None, None]):
             raise ValueError(f"bar of {self.of}: expected least, most, or than with errors or margin")
+        if self.lower and (self.than is None or self.least is None):
+            raise ValueError(f"bar of {self.of}: lower needs than and least")
 
     @property
     def words(self) -> str:
@@ -75,7 +79,8 @@ class Bar:
             return _waiting(by_seed, seeds, others), "waits"
         if len(both) < 2:
             return f"{_spread(by_seed)} against {_spread(others)}", self._verdict(by_seed, others, None)
-        difference, half = paired([by_seed[seed] for seed in both], [others[seed] for seed in both])
+        pair = [by_seed[seed] for seed in both], [others[seed] for seed in both]
+        difference, half = paired(*(pair[::-1] if self.lower else pair))
         interval = difference - half, difference + half
         found = f"{difference:+.3f} ({interval[0]:+.3f} to {interval[1]:+.3f}, paired, 95%, {len(both)} seeds)"
         if self.errors is not None:

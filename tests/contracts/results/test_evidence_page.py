@@ -131,6 +131,16 @@ def test_a_margin_needs_the_whole_interval(values: tuple[float, ...], verdict: s
     assert near.words == "`x` worse than `y` by at most 0.04"
 
 
+def test_a_lower_loss_is_better() -> None:
+    losses = of("with", 1.0, 1.1, 1.05) | of("without", 1.5, 1.58, 1.56)
+    assert bar(of="with", than="without", least=0.1, lower=True).judged(losses, 3) == (
+        "+0.497 (+0.459 to +0.535, paired, 95%, 3 seeds)", "met"
+    )  # fmt: skip
+    assert bar(of="without", than="with", least=0.0, lower=True).judged(losses, 3)[1] == "refuted"
+    with pytest.raises(ValueError, match="lower needs"):
+        bar(of="with", most=1.0, lower=True)
+
+
 def test_claims_are_about_listed_runs() -> None:
     claims, listed = read_list(LIST)
     entries = {run.entry: run for run in listed}
