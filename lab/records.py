@@ -134,9 +134,14 @@ def groups(runs: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     for record in runs:
         overrides = {k: v for k, v in record["overrides"].items() if not k.endswith("seed")}
         pair = record["data"].get("source"), record["data"].get("target")
-        key = json.dumps([record["recipe"], overrides, record.get("init"), pair, _precision(record)])
+        key = json.dumps([record["recipe"], overrides, _start(record), pair, _precision(record)])
         by_run.setdefault(key, []).append(record)
     return list(by_run.values())
+
+
+def _start(record: dict[str, Any]) -> str:
+    """Return the name of the run whose weights a run starts from, without its seed if both have the same, or ""."""
+    return (record.get("init") or "").removesuffix(f"-{record['seed']}")
 
 
 def describe(group: list[dict[str, Any]]) -> str:
@@ -154,7 +159,7 @@ def name_and_settings(group: list[dict[str, Any]]) -> tuple[str, str]:
 def _about(group: list[dict[str, Any]]) -> tuple[list[str], list[str], list[str]]:
     """Return the data and first weights of a group of runs, their settings, and their precision and number of seeds."""
     record = group[0]
-    data, init = record["data"], record.get("init")
+    data, init = record["data"], _start(record)
     about = [f"{data['source']}-{data['target']}"] if "source" in data else []
     about += [f"from {init}"] if init else []
     settings = {key.removeprefix("training."): value for key, value in record["overrides"].items()}
