@@ -67,7 +67,12 @@ def layer_states(
     norm = nn.Identity() if layers.norm is None else layers.norm
     with eval_mode(model), torch.no_grad(), record(model, [stack, f"{stack}.blocks.*"], of="residual") as states:
         model(*inputs)
-    return LayerStates([state for (state,) in states.values()], lambda state: project(norm(state)))
+
+    def logits(state: Tensor) -> Tensor:
+        with eval_mode(model):  # for a batch normalization
+            return project(norm(state))
+
+    return LayerStates([state for (state,) in states.values()], logits)
 
 
 @torch.no_grad()
