@@ -81,8 +81,8 @@ class RMSNorm(nn.LayerNorm):
 class BatchNorm(nn.Module):
     """Batch normalization of texts: one mean and one variance per channel, over the real tokens of a batch.
 
-    Source: Ioffe 2015. x (B, T, D) -> (B, T, D). In eval mode, running averages replace the mean and variance of the batch. The output for
-    a token then depends on no other token.
+    Source: Ioffe 2015. x (B, T, D) -> (B, T, D). In eval mode, running averages replace the mean and variance of the
+    batch. The output for a token then depends on no other token.
     """
 
     def __init__(self, width: int, eps: float = 1e-5) -> None:
