@@ -28,7 +28,7 @@ from papers.ablations.recipes import PARTS, RowConfig
 from papers.ablations.run import RowTranslation, rows_of
 from papers.command import about
 
-GRADIENTS = replace(PARTS, size=3000, vocabulary=600, model={**PARTS.model, "encoder_layers": 12, "decoder_layers": 12})
+GRADIENTS = replace(PARTS, vocabulary=600, model={**PARTS.model, "encoder_layers": 12, "decoder_layers": 12})
 STACKS = ("encoder", "decoder")
 Norms = dict[str, list[float]]  # gradient norm of each block, from the first, by stack
 

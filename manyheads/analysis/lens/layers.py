@@ -67,12 +67,7 @@ def layer_states(
     norm = nn.Identity() if layers.norm is None else layers.norm
     with eval_mode(model), torch.no_grad(), record(model, [stack, f"{stack}.blocks.*"], of="residual") as states:
         model(*inputs)
-
-    def logits(state: Tensor) -> Tensor:
-        with eval_mode(model):  # for a batch normalization
-            return project(norm(state))
-
-    return LayerStates([state for (state,) in states.values()], logits)
+    return LayerStates([state for (state,) in states.values()], lambda state: project(norm(state)))
 
 
 @torch.no_grad()
