@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from manyheads.runs.recipe import Recipe
 from manyheads.tasks import registry
+from papers.ablations.recipes import RECIPES as ABLATIONS
 from papers.biases.recipes import RECIPES as BIASES
 from papers.capacity.recipes import RECIPES as CAPACITY
 from papers.directions.recipes import RECIPES as DIRECTIONS
@@ -13,6 +14,6 @@ from papers.text_classifier.recipes import RECIPES as TEXT_CLASSIFIER
 from papers.universal.recipes import RECIPES as UNIVERSAL
 
 RECIPES: dict[str, Recipe] = {
-    **BIASES, **CAPACITY, **DIRECTIONS, **NONLOCAL_NET, **RIVALS, **TEXT_CLASSIFIER, **UNIVERSAL,
+    **ABLATIONS, **BIASES, **CAPACITY, **DIRECTIONS, **NONLOCAL_NET, **RIVALS, **TEXT_CLASSIFIER, **UNIVERSAL,
 }  # fmt: skip
 ALL = {**registry.RECIPES, **RECIPES}  # with those of the package

@@ -69,6 +69,7 @@ def attribute_logits(
     with record(readout.model, of="attention") as maps, record(readout.model, of="values") as values:
         parts = Activations.of(readout)
     states = [*parts[RESIDUAL].values()]
+    assert stack.norm is None or isinstance(stack.norm, nn.LayerNorm)
     direction, norm_bias = _before_norm(stack.norm, gradient, states[-1][0], scale=scale)
     heads, sources, layers = [], [], []
     for block, (layer, outputs) in zip(blocks, parts[HEADS].items(), strict=True):

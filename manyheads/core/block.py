@@ -15,7 +15,7 @@ from manyheads.core.attention import Attention, added
 from manyheads.core.cache import KVCache
 from manyheads.core.dropout import drop_path, dropout
 from manyheads.core.experts import Experts
-from manyheads.core.layers import FeedForward
+from manyheads.core.layers import BatchNorm, FeedForward
 from manyheads.core.masks import Mask
 from manyheads.core.tap import Tap
 from manyheads.errors import UserError
@@ -24,7 +24,7 @@ from manyheads.errors import UserError
 class Block(nn.Module):
     """Transformer block: self-attention, optional cross-attention and a feed-forward network.
 
-    Each sublayer has a residual connection and a layer norm. If `feed_forward` is None, the block has only attention.
+    Each sublayer has a residual connection and a norm. If `feed_forward` is None, the block has only attention.
 
     norm       "post": norm(x + f(x)) as Vaswani 2017, section 3.1; "pre": x + f(norm(x)).
     dropout    probability of dropping an element of a sublayer's output during training (section 5.4).
@@ -32,7 +32,7 @@ class Block(nn.Module):
     scale      initial value of learned factors, one per channel, for the outputs of self-attention and the feed-forward
                network (Touvron 2021, "Going deeper with Image Transformers", section 2.1). By default, there are no
                such factors
-    norm_type  class of the norms, `nn.LayerNorm` or a subclass
+    norm_type  class of the norms: `nn.LayerNorm` or a subclass, `BatchNorm`, or `nn.Identity` for none
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Block(nn.Module):
         drop_path: float = 0.0,
         scale: float | None = None,
         norm_eps: float = 1e-5,
-        norm_type: Callable[..., nn.LayerNorm] = nn.LayerNorm,
+        norm_type: Callable[..., nn.Module] = nn.LayerNorm,
     ) -> None:
         super().__init__()
         if norm not in ("post", "pre"):
@@ -103,9 +103,10 @@ class Block(nn.Module):
             crossed: Tensor = self.cross(query, memory, mask=memory_mask, memory_positions=memory_positions)
             return crossed
 
-        x = self._residual(x, self_attention, self.attention_norm, self.attention_scale)
+        norm = _on_real_tokens(self.attention_norm, mask, cache)
+        x = self._residual(x, self_attention, norm, self.attention_scale)
         if self.cross_norm is not None:
-            x = self._residual(x, cross_attention, self.cross_norm)
+            x = self._residual(x, cross_attention, _on_real_tokens(self.cross_norm, mask, cache))
         return self.tap.on("residual", self._transition(x, mask, cache, layer))
 
     def _transition(self, x: Tensor, mask: Mask | None, cache: KVCache | None, layer: int) -> Tensor:
@@ -115,18 +116,24 @@ class Block(nn.Module):
         """
         if self.feed_forward is None or self.feed_forward_norm is None:
             return x
-        feed_forward: Callable[[Tensor], Tensor] = self.feed_forward
-        if isinstance(self.feed_forward, Experts) and mask is not None and cache is None:
-            feed_forward = partial(self.feed_forward, lengths=mask.key_lengths)
-        return self._residual(x, feed_forward, self.feed_forward_norm, self.feed_forward_scale)
+        feed_forward, norm = (_on_real_tokens(m, mask, cache) for m in (self.feed_forward, self.feed_forward_norm))
+        return self._residual(x, feed_forward, norm, self.feed_forward_scale)
 
     def _residual(
-        self, x: Tensor, sublayer: Callable[[Tensor], Tensor], norm: nn.Module, scale: Tensor | None = None
-    ) -> Tensor:
+        self, x: Tensor, sublayer: Callable[[Tensor], Tensor], norm: Callable[[Tensor], Tensor],
+        scale: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         branch = sublayer(_cast_once(norm(x) if self.norm_first else x))
         branch = branch if scale is None else branch * scale
         x = x + drop_path(dropout(branch, self.dropout, self.training), self.drop_path, self.training)
         return x if self.norm_first else norm(x)
+
+
+def _on_real_tokens(module: nn.Module, mask: Mask | None, cache: KVCache | None) -> Callable[[Tensor], Tensor]:
+    """Return a module that ignores padding. Batch normalization and experts need the lengths of the texts for that."""
+    if isinstance(module, BatchNorm | Experts) and mask is not None and cache is None:
+        return partial(module, lengths=mask.key_lengths)
+    return module
 
 
 def _cast_once(x: Tensor) -> Tensor:
@@ -138,7 +145,7 @@ def _cast_once(x: Tensor) -> Tensor:
 
 
 class Stack(nn.Module):
-    """Sequence of Transformer blocks with an optional final layer norm.
+    """Sequence of Transformer blocks with an optional final norm.
 
     biased  True if the model passes an attention bias to `forward`. The compiled kernels do not support a bias, so
             the package `inference` does not replace such a stack by compiled kernels.
@@ -148,7 +155,7 @@ class Stack(nn.Module):
     only the input of each block and the activations of one block at a time.
     """
 
-    def __init__(self, blocks: Sequence[Block], norm: nn.LayerNorm | None = None, *, biased: bool = False) -> None:
+    def __init__(self, blocks: Sequence[Block], norm: nn.Module | None = None, *, biased: bool = False) -> None:
         super().__init__()
         self.biased = biased
         self.blocks = nn.ModuleList(blocks)
@@ -181,7 +188,7 @@ class Stack(nn.Module):
                 x, mask=mask_of_block, bias=bias, memory=memory, memory_mask=memory_mask, cache=cache, layer=layer,
                 positions=positions,
             )  # (B, T, D)  # fmt: skip
-        return x if self.norm is None else self.norm(x)
+        return x if self.norm is None else _on_real_tokens(self.norm, mask, cache)(x)
 
     def states(self, x: Tensor, *, mask: Mask | None = None, bias: Tensor | None = None) -> list[Tensor]:
         """Return the input of the first block and the output of each block, each (B, T, D), before the final norm."""
@@ -259,7 +266,9 @@ def starting_at(stack: Stack, layer: int) -> Iterator[None]:
 def trainable_stacks(model: nn.Module) -> list[Stack]:
     """Return the stacks of blocks in a model that have trainable parameters.
 
-    Gradient checkpointing of these stacks saves memory.
+    Gradient checkpointing of these stacks saves memory. A stack with batch normalization is excluded: to recompute its
+    blocks would update the running statistics twice in a step.
     """
     stacks = [module for module in model.modules() if isinstance(module, Stack)]
+    stacks = [stack for stack in stacks if not any(isinstance(part, BatchNorm) for part in stack.modules())]
     return [stack for stack in stacks if any(parameter.requires_grad for parameter in stack.parameters())]

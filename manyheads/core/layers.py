@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from manyheads.core.dropout import dropout
+from manyheads.core.masks import padding
 from manyheads.core.tap import Tap
 from manyheads.errors import UserError
 
@@ -75,6 +76,40 @@ class RMSNorm(nn.LayerNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
+
+
+class BatchNorm(nn.Module):
+    """Batch normalization of texts: one mean and one variance per channel, over the real tokens of a batch.
+
+    Source: Ioffe 2015. x (B, T, D) -> (B, T, D). In eval mode, running averages replace the mean and variance of the
+    batch. The output for a token then depends on no other token.
+    """
+
+    def __init__(self, width: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(width, eps)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Return the normalized tokens. In training, the output for padding is zero.
+
+        lengths  (B,) number of real tokens of each row. By default, all tokens are real
+
+        Raises UserError for a training batch of a single token, which has no variance.
+        """
+        if lengths is None or not self.training:
+            tokens = x.flatten(0, 1)
+            return self._normalized(tokens).view_as(x)
+        real = ~padding(lengths, x.shape[1], x.device)[..., 0]  # (B, T)
+        return torch.zeros_like(x).index_put((real,), self._normalized(x[real]))
+
+    def _normalized(self, tokens: Tensor) -> Tensor:
+        # In training on several ranks, the norm has another class, and its statistics include the tokens of all ranks.
+        if self.norm.training and len(tokens) < 2 and isinstance(self.norm, nn.BatchNorm1d):
+            raise UserError(
+                "batch normalization expected at least two tokens in a batch, found one: use larger batches"
+            )
+        normalized: Tensor = self.norm(tokens)
+        return normalized
 
 
 class TokenEmbedding(nn.Embedding):

@@ -89,9 +89,10 @@ class FusedStack(Stack):
         """Weights of the kernels, packed in the first call that needs them."""
         blocks, norm = [block for block in self.plain.blocks if isinstance(block, Block)], self.plain.norm
         first, cross = blocks[0], blocks[0].cross
+        assert norm is None or isinstance(norm, nn.LayerNorm)
         return pack_weights(
             [_parts(block) for block in blocks], self._sizes.kind, None if norm is None else _affine(norm),
-            (first.attention_norm.eps, 0.0 if norm is None else norm.eps),
+            (_norms(first)[0].eps, 0.0 if norm is None else norm.eps),
             (first.attention.head_width**-0.5, cross.head_width**-0.5 if cross else 1.0),
         )  # fmt: skip
 
@@ -100,11 +101,11 @@ class FusedStack(Stack):
         """Blocks with weights in the layout of oneDNN, packed in the first call that needs them."""
         return [
             OneDnnBlock(
-                [block.attention_norm, block.feed_forward_norm], [part for part in _parts(block)[1] if len(part[0])],
+                _norms(block)[::2], [part for part in _parts(block)[1] if len(part[0])],
                 block.attention.heads, block.norm_first, ACTIVATION_NAMES[block.feed_forward.activation], self._dtype,
             )
             for block in self.plain.blocks
-            if isinstance(block, Block) and block.feed_forward is not None and block.feed_forward_norm is not None
+            if isinstance(block, Block) and block.feed_forward is not None
         ]  # fmt: skip
 
     def forward(
@@ -290,7 +291,6 @@ def _parts(block: Block) -> tuple[list[Tensor], list[tuple[Tensor, Tensor | None
     """
     attention, cross, feed_forward = block.attention, block.cross, block.feed_forward
     assert isinstance(feed_forward, FeedForward)
-    assert block.feed_forward_norm is not None
     three = (attention.query, attention.key, attention.value)
     bias = None if attention.query.bias is None else torch.cat([layer.bias for layer in three])
     qkv = torch.cat([layer.weight for layer in three]), bias
@@ -303,8 +303,13 @@ def _parts(block: Block) -> tuple[list[Tensor], list[tuple[Tensor, Tensor | None
         (feed_forward.expand.weight, feed_forward.expand.bias),
         _scaled(feed_forward.contract, block.feed_forward_scale),
     ]
-    norms = [block.attention_norm, block.cross_norm or block.attention_norm, block.feed_forward_norm]
-    return [part for norm in norms for part in _affine(norm)], products
+    return [part for norm in _norms(block) for part in _affine(norm)], products
+
+
+def _norms(block: Block) -> list[nn.LayerNorm]:
+    """Return the norms of self-attention, of cross-attention (without it, the first again), and of the feed-forward."""
+    norms = (block.attention_norm, block.cross_norm or block.attention_norm, block.feed_forward_norm)
+    return [norm for norm in norms if isinstance(norm, nn.LayerNorm)]
 
 
 def _scaled(layer: nn.Linear, scale: Tensor | None) -> tuple[Tensor, Tensor | None]:

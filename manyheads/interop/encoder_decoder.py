@@ -111,6 +111,7 @@ _COMMON: tuple[SettingRow, ...] = (
 )
 _FIXED_HERE = {
     "norm_eps": 1e-5, "attention_bias": True, "key_width": None, "positions": "concatenated", "feed_forward": "dense",
+    "normalization": "layer",
 }  # fmt: skip
 _FIXED_THERE: JsonObject = {
     "is_encoder_decoder": True, "is_decoder": False, "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0,

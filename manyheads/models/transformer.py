@@ -9,6 +9,7 @@ attends to the positions before it (causal self-attention) and to the whole sour
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,10 +21,12 @@ from manyheads.core.cache import KVCache
 from manyheads.core.config import Epsilon, Heads, Layers, Rate, Size
 from manyheads.core.dropout import dropout
 from manyheads.core.experts import ExpertConfig, make_experts
-from manyheads.core.layers import FeedForward, TokenEmbedding, xavier_uniform
+from manyheads.core.layers import BatchNorm, FeedForward, TokenEmbedding, xavier_uniform
 from manyheads.core.masks import Mask
 from manyheads.core.positions import Layout, PositionTable
 from manyheads.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+
+NORMS: dict[str, Callable[..., nn.Module]] = {"layer": nn.LayerNorm, "batch": BatchNorm, "none": nn.Identity}
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,8 @@ class TransformerConfig(EncoderDecoderConfig, ExpertConfig):
 
     feed_forward   "dense", or "experts": each feed-forward network is a mixture of experts
     norm           "post": after each residual sum, as published; "pre": before each sublayer
+    normalization  kind of all norms: "layer", as published; "batch": each channel over the real tokens of the batch, in
+                   eval mode with running statistics; "none": x + f(x) without a norm
     final_norm     if True, a norm follows each stack of blocks, as in torch.nn.Transformer but not in the paper
     key_width      width of the queries and keys of a head. By default, the width of the values (smaller in Table 3, row
                    B)
@@ -47,6 +52,7 @@ class TransformerConfig(EncoderDecoderConfig, ExpertConfig):
     feed_forward: Literal["dense", "experts"] = "dense"
     activation: str = "relu"
     norm: Literal["post", "pre"] = "post"
+    normalization: Literal["layer", "batch", "none"] = "layer"
     final_norm: bool = False
     norm_eps: Epsilon = 1e-5
     attention_bias: bool = True
@@ -64,12 +70,13 @@ class Transformer(EncoderDecoder[TransformerConfig, KVCache]):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config, scaled=config.scale_embedding)
         c = config
-        self.needs_lengths = c.feed_forward == "experts"  # Padding must not take capacity of the experts.
+        # Padding must not take capacity of the experts, nor count in the statistics of batch normalization.
+        self.needs_lengths = c.feed_forward == "experts" or c.normalization == "batch"
         self.positions = PositionTable(c.max_positions, c.width, c.positions)
         self.encoder, self.decoder = (
             Stack(
                 [_block(c, heads, hidden, cross=cross) for _ in range(layers)],
-                nn.LayerNorm(c.width, eps=c.norm_eps) if c.final_norm else None,
+                NORMS[c.normalization](c.width, eps=c.norm_eps) if c.final_norm else None,
             )
             for layers, heads, hidden, cross in (
                 (c.encoder_layers, c.encoder_heads, c.encoder_feed_forward, False),
@@ -142,4 +149,5 @@ def _block(c: TransformerConfig, heads: int, feed_forward: int, *, cross: bool) 
     return Block(
         attention(), make_experts(c, *sizes) if experts else FeedForward(*sizes),
         attention() if cross else None, norm=c.norm, dropout=c.dropout, norm_eps=c.norm_eps,
+        norm_type=NORMS[c.normalization],
     )  # fmt: skip

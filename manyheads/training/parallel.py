@@ -165,7 +165,7 @@ class _Sharded(ParallelStrategy):
             logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
         self._model: Any = _CallModule(model)
         if data > 1:
-            _shard(self._model, mesh[tuple(copies)], compute)
+            _shard(self._model, self._norms, mesh[tuple(copies)], compute)
 
     def compute(self, function: Callable[..., T], *arguments: object, counted: bool = True) -> T:
         for norm in self._norms:
@@ -197,7 +197,7 @@ class _Sharded(ParallelStrategy):
         return torch.func.functional_call(computing, full, (save,), strict=False, tie_weights=False)
 
 
-def _shard(model: _CallModule, mesh: DeviceMesh, compute: ComputeConfig) -> None:
+def _shard(model: _CallModule, norms: Iterable[_SyncNorm], mesh: DeviceMesh, compute: ComputeConfig) -> None:
     """Shard the weights of each block, and of the rest of the model, over the mesh (FSDP2)."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -205,6 +205,8 @@ def _shard(model: _CallModule, mesh: DeviceMesh, compute: ComputeConfig) -> None
     policy = MixedPrecisionPolicy(
         param_dtype=narrow, reduce_dtype=torch.float32 if narrow else None, cast_forward_inputs=False
     )
+    for norm in norms:  # PyTorch's batch normalization of float32 tensors needs float32 weights.
+        fully_shard(norm, mesh=mesh, mp_policy=MixedPrecisionPolicy(cast_forward_inputs=False))
     for stack in (module for module in model.modules() if isinstance(module, Stack)):
         for block in stack.blocks:
             fully_shard(block, mesh=mesh, mp_policy=policy)
@@ -266,7 +268,7 @@ class _SyncNorm(nn.modules.batchnorm._BatchNorm):
             self.num_batches_tracked.add_(1)
             momentum = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
             self.running_mean.lerp_(mean.to(self.running_mean), momentum)
-            self.running_var.lerp_((variance * count / (count - 1)).to(self.running_var), momentum)
+            self.running_var.lerp_((variance * count / (count - 1).clamp(min=1)).to(self.running_var), momentum)
         y = centered * (variance + self.eps).rsqrt().view(shape)
         return (y * self.weight.view(shape) + self.bias.view(shape)).to(input.dtype)
 

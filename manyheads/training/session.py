@@ -216,8 +216,8 @@ def _set_checkpointing(model: nn.Module, checkpointing: bool) -> None:
     stacks = trainable_stacks(model)
     if checkpointing and not stacks:
         raise UserError(
-            f"checkpointing=true, but {type(model).__name__} has no trainable stack of blocks to recompute: remove the "
-            "setting"
+            f"checkpointing=true, but {type(model).__name__} has no trainable stack of blocks to recompute (blocks "
+            "with batch normalization cannot be recomputed): remove the setting"
         )
     for stack in stacks:
         stack.checkpointing = checkpointing

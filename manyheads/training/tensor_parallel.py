@@ -53,7 +53,8 @@ def check_degree(model: nn.Module, degree: int, world: int) -> None:
     if not stacks or others or not all(map(_is_standard, stacks)):
         raise UserError(
             f"{found}: {type(model).__name__} with these settings cannot be split. Supported are models of standard "
-            "Transformer blocks, such as GPT, BERT and the Transformer, without experts, attention biases or LoRA"
+            "Transformer blocks, such as GPT, BERT and the Transformer, without experts, batch normalization, "
+            "attention biases or LoRA"
         )
     sizes = [(module.heads, "heads") for module in model.modules() if isinstance(module, Attention)]
     sizes += [(m.expand.out_features, "feed-forward units") for m in model.modules() if isinstance(m, FeedForward)]

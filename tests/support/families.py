@@ -38,6 +38,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "size": 1000, "vocabulary": 400, "batch_tokens": 300, "training.checkpointing": True, "training.average": 1,
         "model": {"norm": "pre", "final_norm": True, "width": 32, "encoder_layers": 2, "decoder_layers": 1},
     }),
+    "batch-normalization": ("translation", {
+        "size": 1000, "vocabulary": 400, "batch_tokens": 300, "training.average": 1,
+        "model": {"normalization": "batch", "final_norm": True, "width": 32, "encoder_layers": 2, "decoder_layers": 1},
+    }),
     "universal": ("universal/copy", {
         **DIGITS, "network": {"width": 16, "heads": 2, "feed_forward": 32, "steps": 3, "halting": "basic"},
     }),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import threading
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -171,6 +171,18 @@ def test_a_block_with_partial_biases_is_not_compiled(without: list[str]) -> None
     with torch.inference_mode(), fast.compute.autocast():
         assert off(fast(given), exact(model, given)) < TOLERANCE["float32"]
     assert type(fast.module.decoder).__name__ == "Stack"
+
+
+@pytest.mark.parametrize("normalization", ["batch", "none"])
+def test_only_layer_norms_are_compiled(normalization: Literal["batch", "none"]) -> None:
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "width": 16, "encoder_heads": 2, "decoder_heads": 2}
+    config = TransformerConfig(20, 20, pad=19, end=0, start=19, **sizes, normalization=normalization)  # type: ignore[arg-type]
+    model, (source, target) = seeded(Transformer(config)), (tokens(2, 9) % 19, tokens(2, 7) % 19)
+    wanted = exact(model, source, torch.tensor([9, 4]), target)
+    fast = compile_model(model, prepare("float32", threads=2))
+    with torch.inference_mode(), fast.compute.autocast():
+        assert off(fast(source, torch.tensor([9, 4]), target), wanted) < TOLERANCE["float32"]
+    assert {type(stack).__name__ for stack in (fast.module.encoder, fast.module.decoder)} == {"Stack"}
 
 
 @pytest.mark.parametrize("beam", [1, 3])

@@ -14,6 +14,7 @@ from transformers import AutoModelForSeq2SeqLM, MarianConfig, PegasusConfig
 
 from manyheads import directory
 from manyheads.interop.encoder_decoder import MARIAN, PEGASUS
+from manyheads.interop.family import saved_tensors
 from manyheads.interop.own import OWN_TRANSFORMER
 from manyheads.models.presets import PRESETS, preset
 from manyheads.models.transformer import Transformer, TransformerConfig
@@ -222,15 +223,20 @@ def test_every_preset_has_a_form(name: str) -> None:
     [
         {"final_norm": True}, {"norm": "pre"}, {"positions": "interleaved"}, {"positions": "learned"},
         {"attention_bias": False}, {"norm_eps": 1e-6}, {"norm": "pre", "final_norm": True, "tie": "none"},
-        {"tie": "target", "source_pad": 3},
+        {"tie": "target", "source_pad": 3}, {"normalization": "batch"}, {"normalization": "none"},
+        {"normalization": "batch", "norm": "pre", "final_norm": True},
     ],
 )  # fmt: skip
 def test_other_shapes_keep_our_format(tmp_path: Path, settings: dict[str, Any]) -> None:
     model = ours("marian", output_bias=True, **settings)
+    for norm in (module for module in model.modules() if isinstance(module, nn.BatchNorm1d)):
+        assert norm.running_var is not None
+        norm.running_var.uniform_(0.5, 2)
+    model.eval()
     assert directory.save(tmp_path, model, None) == "manyheads-transformer"
     loaded = directory.load(tmp_path)
     assert loaded.model.config == model.config
-    assert set(load_file(tmp_path / "model.safetensors")) == {name for name, _ in model.named_parameters()}
+    assert set(load_file(tmp_path / "model.safetensors")) == saved_tensors(model).keys()
     asked = question(model.config)
     assert torch.equal(loaded.model(*asked), model(*asked))
     edit(tmp_path, widht=3)

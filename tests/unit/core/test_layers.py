@@ -11,6 +11,7 @@ from transformers.activations import QuickGELUActivation
 
 from manyheads.core.layers import (
     ACTIVATIONS,
+    BatchNorm,
     FeedForward,
     PatchEmbedding,
     TokenEmbedding,
@@ -18,6 +19,7 @@ from manyheads.core.layers import (
     skip_init,
     xavier_uniform,
 )
+from manyheads.errors import UserError
 
 THEIRS = {"relu": nn.ReLU(), "silu": nn.SiLU(), "gelu": nn.GELU(), "gelu_tanh": nn.GELU(approximate="tanh"),
           "quick_gelu": QuickGELUActivation()}  # fmt: skip
@@ -97,6 +99,42 @@ def test_patches_are_vectors_row_by_row() -> None:
             patch = x[:, :, 3 * row : 3 * row + 3, 3 * column : 3 * column + 3].flatten(1)  # (B, C * P * P)
             expected = patch @ layer.weight.flatten(1).T + layer.bias
             torch.testing.assert_close(out[:, 3 * row + column], expected)
+
+
+def test_batch_normalization_sees_only_real_tokens() -> None:
+    """In training, eval mode and the backward pass, it equals PyTorch's on the real tokens of all texts, in a row."""
+    torch.manual_seed(0)
+    ours, theirs = BatchNorm(5, eps=1e-3).double(), nn.BatchNorm1d(5, eps=1e-3).double()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.uniform_(0.5, 2)
+    ours.norm.load_state_dict(theirs.state_dict())
+    x, lengths = torch.randn(3, 6, 5, dtype=torch.float64, requires_grad=True), torch.tensor([6, 1, 4])
+    real = torch.arange(6) < lengths[:, None]
+    x.data[~real] = torch.nan
+    packed = x.detach()[real].requires_grad_()
+    for _ in range(3):
+        found, expected = ours(x, lengths), theirs(packed)
+        torch.testing.assert_close(found[real], expected, rtol=0, atol=1e-14)
+        assert not found[~real].any()
+    torch.testing.assert_close(ours.norm.state_dict(), theirs.state_dict(), rtol=0, atol=1e-14)
+    weight = torch.randn_like(expected)
+    (found[real] * weight).sum().backward()
+    (expected * weight).sum().backward()
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad[real], packed.grad, rtol=0, atol=1e-13)
+    assert not x.grad[~real].any()
+    ours.eval()
+    torch.testing.assert_close(ours(x, lengths)[real], theirs.eval()(packed), rtol=0, atol=1e-14)
+    assert torch.equal(ours(x.detach()[1:2, :1])[0, 0], ours(x, lengths)[1, 0])
+
+
+def test_batch_normalization_needs_two_tokens_in_training() -> None:
+    norm, x = BatchNorm(5), torch.randn(1, 4, 5)
+    for given in ((x, torch.tensor([1])), (x[:, :1],)):
+        with pytest.raises(UserError, match="expected at least two tokens in a batch, found one"):
+            norm(*given)
+    assert norm.eval()(x[:, :1]).isfinite().all()
 
 
 def test_patches_begin_with_unit_variance() -> None:

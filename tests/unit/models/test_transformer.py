@@ -1,5 +1,6 @@
 """Encoder-decoder: published counts, parity with torch.nn.Transformer, and documented equalities."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ SPECIAL = {"pad": PAD, "end": END, "start": PAD}
 SMALL = {"width": 16, "encoder_layers": 2, "decoder_layers": 3, "encoder_heads": 2, "decoder_heads": 4,
          "encoder_feed_forward": 24, "decoder_feed_forward": 20, "dropout": 0.0}  # fmt: skip
 B, TS, TT = 3, 7, 6
-LENGTHS = torch.tensor([7, 2, 4])
+LENGTHS, TARGET_LENGTHS = torch.tensor([7, 2, 4]), torch.tensor([6, 3, 1])
 
 
 def small(**settings: Any) -> Transformer:
@@ -92,10 +93,23 @@ def test_outputs_equal_torch_nn_transformer(norm: str, activation: str, training
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_batch_equals_single(norm: str) -> None:
+NORMALIZATIONS = [{"norm": "post"}, {"norm": "pre"}, *(
+    {"norm": norm, "normalization": kind, "final_norm": norm == "pre"}
+    for norm in ("post", "pre") for kind in ("batch", "none")
+)]  # fmt: skip
+
+
+def seen(model: Transformer) -> Transformer:
+    """Let batch normalization collect statistics."""
+    for _ in range(3):
+        model.train().hidden(sentences()[0], LENGTHS, sentences()[1], TARGET_LENGTHS)
+    return model.eval()
+
+
+@pytest.mark.parametrize("choice", NORMALIZATIONS)
+def test_batch_equals_single(choice: dict[str, Any]) -> None:
     """The blog's encode() and decode() forget the padding mask: right for one sentence, wrong for a batch."""
-    model = small(norm=norm).eval()
+    model = seen(small(**choice))
     source, target = sentences()
     together = model(source, LENGTHS, target)
     exact = model.double()(source, LENGTHS, target).argmax(-1)
@@ -122,14 +136,47 @@ def test_attention_is_causal() -> None:
 def test_padding_does_not_change_results() -> None:
     model = small().eval()
     source, target = sentences()
-    target_lengths = torch.tensor([6, 3, 1])
-    outside, behind = torch.arange(TS) >= LENGTHS[:, None], torch.arange(TT) >= target_lengths[:, None]
-    plain = model.project(model.hidden(source, LENGTHS, target, target_lengths))
+    outside, behind = torch.arange(TS) >= LENGTHS[:, None], torch.arange(TT) >= TARGET_LENGTHS[:, None]
+    plain = model.project(model.hidden(source, LENGTHS, target, TARGET_LENGTHS))
     other = model.project(
-        model.hidden(source.masked_fill(outside, PAD), LENGTHS, target.masked_fill(behind, PAD), target_lengths)
+        model.hidden(source.masked_fill(outside, PAD), LENGTHS, target.masked_fill(behind, PAD), TARGET_LENGTHS)
     )
     assert torch.equal(plain[~behind], other[~behind])
     torch.testing.assert_close(plain[~behind], model(source, LENGTHS, target)[~behind], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("choice", NORMALIZATIONS)
+def test_a_text_depends_on_its_batch_only_with_batch_normalization_in_training(choice: dict[str, Any]) -> None:
+    model = small(**choice).double().train()
+    source, target = sentences()
+    real = torch.arange(TT) < TARGET_LENGTHS[:, None]
+    states = model.hidden(source, LENGTHS, target, TARGET_LENGTHS)
+    statistics = copy.deepcopy(model.state_dict())
+    # More padding changes nothing.
+    more = model.hidden(
+        nn.functional.pad(source, (0, 3), value=PAD),
+        LENGTHS,
+        nn.functional.pad(target, (0, 4), value=7),
+        TARGET_LENGTHS,
+    )
+    torch.testing.assert_close(more[:, :TT][real], states[real], rtol=0, atol=1e-12)
+    assert model.needs_lengths == (choice.get("normalization") == "batch")
+    assert statistics.keys() == model.state_dict().keys()
+    # Other texts change the states of the first text.
+    source[1:], target[1:] = source[1:] % 5 + 1, target[1:] % 5 + 1
+    other = model.hidden(source, LENGTHS, target, TARGET_LENGTHS)
+    assert torch.allclose(other[0], states[0], rtol=0, atol=1e-12) != model.needs_lengths
+    torch.testing.assert_close(model.eval().hidden(source, LENGTHS, target)[0], model.hidden(
+        source[:1], LENGTHS[:1], target[:1])[0], rtol=0, atol=1e-12)  # fmt: skip
+
+
+def test_without_normalization_a_block_is_a_sum() -> None:
+    model = small(normalization="none", final_norm=True)
+    assert not any("norm" in name for name in model.state_dict())
+    block: Any = model.encoder.blocks[0]
+    x = torch.randn(2, 5, 16)
+    attended = x + block.attention(x, x)
+    torch.testing.assert_close(block(x), attended + block.feed_forward(attended))
 
 
 def uncached(model: Transformer, prefixes: list[list[int]], rows: list[int]) -> Tensor:
@@ -142,10 +189,10 @@ def uncached(model: Transformer, prefixes: list[list[int]], rows: list[int]) -> 
     return torch.stack(last)
 
 
-@pytest.mark.parametrize("choice", [{"norm": "post"}, {"norm": "pre"}, {"key_width": 2}])
+@pytest.mark.parametrize("choice", [*NORMALIZATIONS, {"key_width": 2}])
 def test_cached_equals_uncached(choice: dict[str, Any]) -> None:
     """Step by step, after a selection of rows, in chunks, and with rows of unequal lengths."""
-    model = small(**choice).double().eval()
+    model = seen(small(**choice).double())
     source, target = sentences()
     rows = [0, 1, 2]
     prefixes: list[list[int]] = [[] for _ in rows]
@@ -238,6 +285,7 @@ def test_presets_are_complete(name: str) -> None:
         ({"tie": "some"}, "tie is 'some': expected one of all"),
         ({"activation": "swish"}, "'swish'.*relu, silu, gelu, gelu_tanh"),
         ({"norm": "middle"}, "norm is 'middle': expected one of post, pre"),
+        ({"normalization": "group"}, "normalization is 'group': expected one of layer, batch, none"),
         ({"positions": "fancy"}, "'fancy'.*concatenated"),
     ],
 )
