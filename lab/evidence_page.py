@@ -219,9 +219,9 @@ def _judged(bar: Bar | Lead, listed: list[Listed], records: Mapping[str, Any]) -
         tested = bar.rival in rivals_page.differences(bar.target)
         return bar.judged() if tested else (_cost(runs, records), "not tested")
     entries = {name.removeprefix("peers/").partition("-*")[0] for name in (bar.of, bar.than) if name is not None}
-    runs = [run for run in listed if run.entry in entries]
-    if runs and not any(_is_kept(run, records) for run in runs):
-        return _cost(runs, records), "not tested"
+    groups = [[run for run in listed if run.entry == entry] for entry in entries]
+    if any(group and not any(_is_kept(run, records) for run in group) for group in groups):
+        return _cost([run for group in groups for run in group], records), "not tested"
     # The first seed of some entries was recorded before the list existed.
     wanted = len([run for run in listed if run.entry == bar.of.partition("-*")[0]])
     wanted += bar.of in records and bar.of not in {run.name for run in listed}

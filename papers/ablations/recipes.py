@@ -7,11 +7,15 @@ from typing import Annotated, Literal
 
 from manyheads.core.config import Distinct
 from manyheads.errors import UserError
+from manyheads.files import JsonObject
 from manyheads.runs.ablation import Rows
 from manyheads.runs.recipe import Recipe
 from manyheads.tasks.translation.recipes import TranslationConfig
 from manyheads.training.config import TrainingConfig
 
+RATE = "training.learning_rate"
+# Norms after the sublayers, as published. With the learning rate of the other rows, such a model does not learn.
+POST: JsonObject = {"model.norm": "post", "model.final_norm": False, RATE: 3e-3}
 # A normalization of each kind before the sublayers is a row; without normalization, "pre" and "post" are one model.
 ROWS: Rows = {
     "full": {},
@@ -22,8 +26,8 @@ ROWS: Rows = {
     "one-head": {"model.encoder_heads": 1, "model.decoder_heads": 1},
     "batch": {"model.normalization": "batch"},
     "none": {"model.normalization": "none"},
-    "post": {"model.norm": "post", "model.final_norm": False},
-    "post-batch": {"model.norm": "post", "model.final_norm": False, "model.normalization": "batch"},
+    "post": POST,
+    "post-batch": {**POST, "model.normalization": "batch"},
 }
 
 
@@ -63,10 +67,12 @@ PARTS = PartsConfig(
         "norm": "pre", "final_norm": True, "dropout": 0.1, "width": 64, "encoder_layers": 3, "decoder_layers": 3,
         "encoder_heads": 4, "decoder_heads": 4, "encoder_feed_forward": 256, "decoder_feed_forward": 256,
     },
+    vocabulary=2000,
+    batch_tokens=2048,
     beam=1,
     # Without a part, a step may overflow. Such a step is skipped and counted, so that the other rows still train.
     training=TrainingConfig(
-        steps=800, schedule="inverse_sqrt", learning_rate=3e-3, warmup=100, clip=1.0, validate_every=100,
+        steps=300, schedule="inverse_sqrt", learning_rate=1.2e-2, warmup=60, clip=1.0, validate_every=50,
         checkpoint_every=100, skip_nonfinite=10_000,
     ),
 )  # fmt: skip

@@ -30,7 +30,7 @@ from manyheads.tasks.translation.task import Translation
 from manyheads.training.record import Metrics
 from manyheads.training.state import load_weights, weights
 from papers.ablations.parts import MODELS
-from papers.ablations.recipes import ROWS, PartsConfig, RowConfig
+from papers.ablations.recipes import RATE, ROWS, PartsConfig, RowConfig
 
 WEIGHTS = "ablated.safetensors"  # file with the weights of a model that lacks a part
 COLUMNS = {"bleu_moses_lc": "BLEU", "loss": "loss", "perplexity": "perplexity"}
@@ -106,8 +106,14 @@ def train(config: PartsConfig, run: Run) -> str | dict[str, Any] | None:
 
 
 def rows_of(config: PartsConfig, given: Mapping[str, object]) -> Rows:
-    """Return the settings of each row. Raises UserError if the user has set a setting of a row."""
-    rows = {name: ROWS[name] for name in config.rows}
+    """Return the settings of each row. Raises UserError if the user has set a setting of a row.
+
+    A learning rate of the user is that of all rows.
+    """
+    rows: Rows = {
+        name: {key: value for key, value in ROWS[name].items() if key != RATE or key not in given}
+        for name in config.rows
+    }
     for name, changes in rows.items():
         if both := [key for key in changes if key in given]:
             raise UserError(
