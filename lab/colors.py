@@ -14,4 +14,6 @@ MODEL_COLORS = {
     # translators of `papers.rivals`
     "lstm": "#999999", "lstm-dot": SKY, "gru-additive": BLUE, "gnmt": GREEN, "convs2s": ORANGE, "bytenet": PURPLE,
     "transformer": VERMILION, "experts": "#000000", "lstm-experts": "#666666", "deep-att": "#CC9900",
+    # language models of `papers.capacity`, together with "lstm" and "transformer"
+    "convolution": ORANGE,
 }  # fmt: skip

@@ -13,6 +13,7 @@ from typing import Any
 
 from lab import (
     biases_page,
+    capacity_page,
     complexity_page,
     concordance_page,
     evidence_page,
@@ -364,6 +365,7 @@ PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "docs/measured/complexity.md": complexity_page.PARTS,
     "docs/measured/published-weights.md": weights.PARTS,
     "docs/papers/biases.md": biases_page.PARTS,
+    "docs/papers/capacity.md": capacity_page.PARTS,
     "docs/tutorials/concordance.md": concordance_page.PARTS,
     "docs/tutorials/figures.md": figures_page.PARTS,
     "docs/papers/heads.md": (published_table,),
