@@ -15,4 +15,6 @@ MODEL_COLORS = {
     "lstm": "#999999", "lstm-dot": SKY, "gru-additive": BLUE, "gnmt": GREEN, "convs2s": ORANGE, "bytenet": PURPLE,
     "transformer": VERMILION, "transformer-post": "#8B2500", "experts": "#000000", "lstm-experts": "#666666",
     "deep-att": "#CC9900",
+    # language models of `papers.capacity`, together with "lstm" and "transformer"
+    "convolution": ORANGE,
 }  # fmt: skip

@@ -33,14 +33,17 @@ def settings(text: Path, **more: Any) -> dict[str, Any]:
     return {**small, "training.steps": 6, "training.validate_every": 3, "training.checkpoint_every": 2, **more}
 
 
+def counted() -> dict[str, int]:
+    """Return the number of parameters of each row without embeddings."""
+    base, run = _row_config(CapacityConfig()), Run("capacity", Path())
+    models = {name: _task(apply(base, from_mapping(row)), run).planned_model() for name, row in ROWS.items()}
+    return {name: costs.active_parameters(model) for name, model in models.items()}
+
+
 def test_models_of_one_size_differ_by_at_most_five_percent() -> None:
-    base = _row_config(CapacityConfig())
-    counted = {}
-    for name, changes in ROWS.items():
-        model = _task(apply(base, from_mapping(changes)), Run("capacity", Path())).planned_model()
-        counted[name] = costs.active_parameters(model)
+    by_row = counted()
     for size in SIZES:
-        counts = [counted[f"{architecture}-{size}"] for architecture in WIDTHS]
+        counts = [by_row[f"{architecture}-{size}"] for architecture in WIDTHS]
         assert max(counts) <= 1.05 * min(counts), size
         assert all(abs(count / 1e6 / float(size) - 1) < 0.15 for count in counts), size
 
