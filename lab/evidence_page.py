@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from lab import results_keep, rivals_page
+from lab import capacity_page, results_keep, rivals_page
 from lab.evidence.listed import LIST, Listed, read_list
 from lab.records import STUDENT, run_of
 
@@ -132,6 +132,40 @@ class Lead:
         return f"{(low + high) / 2:+.1f} ({low:+.1f} to {high:+.1f}, sentences and seeds, 95%)", verdict
 
 
+@dataclass(frozen=True, kw_only=True)
+class Slope:
+    """Requirement of docs/papers/capacity.md: the loss of the Transformer falls faster with its size than a rival's.
+
+    of     entry of the list with the runs
+    rival  an architecture of `papers.capacity`
+    """
+
+    claim: str
+    of: str
+    rival: str
+    metric = "loss"
+
+    @property
+    def words(self) -> str:
+        return f"`{self.of}`: slope over the parameters more negative for the Transformer than for {self.rival}"
+
+    @property
+    def values(self) -> list[float]:
+        """Differences of the slopes, seed by seed."""
+        return capacity_page.differences().get(self.rival, [])
+
+    def judged(self) -> tuple[str, str]:
+        """Return the result and the verdict: "met", "refuted" or "not met"."""
+        found = capacity_page.judgment(self.values)
+        low, high = capacity_page.interval(self.values) or (mean(self.values),) * 2
+        text = f"{mean(self.values):+.3f} ({low:+.3f} to {high:+.3f}, paired, 95%, {len(self.values)} seeds)"
+        return text, {"shown": "met", "not decided": "not met"}.get(found, found)
+
+
+Requirement = Bar | Lead | Slope
+KINDS = {"bar": Bar, "lead": Lead, "slope": Slope}  # by the name of its entries in the list
+
+
 def paired(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
     """Return the mean of the paired differences, and half the width of its 95% interval (Student's t)."""
     differences = [a - b for a, b in zip(first, second, strict=True)]
@@ -161,11 +195,14 @@ def kept(listed: Sequence[Listed]) -> dict[str, Any]:
     }
 
 
-def read_bars(path: Path = LIST) -> list[Bar | Lead]:
-    """Return the bars in the order of the list, then the leads. Raise ValueError with the name of an invalid one."""
+def read_bars(path: Path = LIST) -> list[Requirement]:
+    """Return the bars in the order of the list, then the leads and the slopes.
+
+    Raises ValueError with the name of an invalid one.
+    """
     content = tomllib.loads(path.read_text(encoding="utf-8"))
-    found: list[Bar | Lead] = []
-    for name, kind in (("bar", Bar), ("lead", Lead)):
+    found: list[Requirement] = []
+    for name, kind in KINDS.items():
         try:
             found += [kind(**entry) for entry in content.get(name, [])]
         except TypeError as error:
@@ -211,13 +248,16 @@ def bars_table(path: Path = LIST) -> str:
     return "## Requirements\n\n" + "\n".join(rows)
 
 
-def _judged(bar: Bar | Lead, listed: list[Listed], records: Mapping[str, Any]) -> tuple[str, str]:
+def _judged(bar: Requirement, listed: list[Listed], records: Mapping[str, Any]) -> tuple[str, str]:
     if isinstance(bar, Lead):
         runs = [
             run for run in listed if run.entry in (f"rivals-{bar.target}-{row}" for row in ("transformer", bar.rival))
         ]
         tested = bar.rival in rivals_page.differences(bar.target)
         return bar.judged() if tested else (_cost(runs, records), "not tested")
+    if isinstance(bar, Slope):
+        runs = [run for run in listed if run.entry == bar.of]
+        return bar.judged() if bar.values else (_cost(runs, records), "not tested")
     entries = {name.removeprefix("peers/").partition("-*")[0] for name in (bar.of, bar.than) if name is not None}
     groups = [[run for run in listed if run.entry == entry] for entry in entries]
     if any(group and not any(_is_kept(run, records) for run in group) for group in groups):

@@ -43,7 +43,7 @@ class AblatedObjective(TranslationObjective):
 
     def save(self, out: Path) -> str:
         directory.write_files(out, {WEIGHTS: weights(self.model)})
-        return "manyheads-ablated"
+        return ""
 
 
 class RowTranslation(Translation):

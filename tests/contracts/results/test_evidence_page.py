@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from lab import capacity_page, results_keep, rivals_page
 from lab import evidence_page as page
-from lab import results_keep, rivals_page
 from lab.evidence.listed import LIST, Listed, read_list
 from tests.paths import ROOT
 
@@ -131,6 +131,15 @@ def test_a_margin_needs_the_whole_interval(values: tuple[float, ...], verdict: s
     assert near.words == "`x` worse than `y` by at most 0.04"
 
 
+def test_a_slope_is_judged_by_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"lstm": [-0.1, -0.11, -0.12], "convolution": [0.1, -0.1, 0.05]}
+    monkeypatch.setattr(capacity_page, "differences", lambda: found)
+    assert page.Slope(claim="y", of="capacity", rival="lstm").judged() == (
+        "-0.110 (-0.135 to -0.085, paired, 95%, 3 seeds)", "met"
+    )  # fmt: skip
+    assert page.Slope(claim="y", of="capacity", rival="convolution").judged()[1] == "not met"
+
+
 def test_a_lower_loss_is_better() -> None:
     losses = of("with", 1.0, 1.1, 1.05) | of("without", 1.5, 1.58, 1.56)
     assert bar(of="with", than="without", least=0.1, lower=True).judged(losses, 3) == (
@@ -146,6 +155,10 @@ def test_claims_are_about_listed_runs() -> None:
     entries = {run.entry: run for run in listed}
     for each in page.read_bars():
         assert each.claim in claims
+        if isinstance(each, page.Slope):
+            assert entries[each.of].claim == each.claim
+            assert each.rival in capacity_page.NAMES
+            continue
         if isinstance(each, page.Lead):
             assert entries[f"rivals-{each.target}-{each.rival}"].claim == each.claim
             continue
