@@ -25,7 +25,7 @@ KINDS = ("figure", "formula", "table", "claim", "code", "system", "text")
 VERDICTS = ("shown", "measured", "not tested", "in error")
 MARK = re.compile(r"^<!-- item: (\S+) -->$")
 HEADING = re.compile(r"^(#{1,3}) (.+)$")  # the site has no anchors for deeper levels
-LETTER = re.compile(r"\(([a-z])\)")
+LETTER = re.compile(r"\(([a-z]\d?)\)")
 EVIDENCE = "measured/evidence.md"
 ERRATA = "explanation/errata.md"
 
@@ -184,7 +184,7 @@ def link(heading: Heading) -> str:
 def verdicts_of_claims(docs: Path = DOCS) -> dict[str, str]:
     """Return the verdict of each letter on the page of claims."""
     text = (docs / EVIDENCE).read_text(encoding="utf-8")
-    found = re.findall(r"^\| \(([a-z])\) \| .+? \| \*\*(.+?)\*\* \|", text, re.MULTILINE)
+    found = re.findall(r"^\| \(([a-z]\d?)\) \| .+? \| \*\*(.+?)\*\* \|", text, re.MULTILINE)
     return dict(reversed(found))  # the first row of a letter; later rows are about single requirements
 
 
