@@ -19,6 +19,7 @@ from lab import (
     evidence_page,
     figures_page,
     heads_cost,
+    parts_page,
     rivals_page,
     service_page,
     speed_page,
@@ -371,6 +372,8 @@ PAGES: dict[str, tuple[Callable[[], str], ...]] = {
     "docs/tutorials/figures.md": figures_page.PARTS,
     "docs/papers/heads.md": (published_table,),
     "docs/papers/rivals.md": rivals_page.PARTS,
+    "docs/papers/ablations.md": parts_page.PARTS,
+    "docs/explanation/why-each-part.md": (parts_page.short_table,),
     **{
         f"docs/papers/{page}.md": (
             *([partial(table, *recipes, rivals=RIVALS.get(page, ()), shown=SHOWN)] if recipes else []),

@@ -185,7 +185,7 @@ def test_published_heads_are_printed_next_to_measured_ones(monkeypatch: pytest.M
 
 
 def test_every_page_has_its_measurements() -> None:
-    assert {*PAPERS, "biases", "capacity", "heads", "rivals"} == set(PAGES)
+    assert {*PAPERS, "ablations", "biases", "capacity", "heads", "rivals"} == set(PAGES)
     assert {recipe for recipes in PAPERS.values() for recipe in recipes} <= {
         *RECIPES,
         *(r["recipe"] for r in records()),

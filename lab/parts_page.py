@@ -1,0 +1,201 @@
+"""`python -m lab.parts_page`: draw the two pictures of docs/papers/ablations.md from the records; its tables.
+
+The records of `translation/parts` are `runs/parts-DEPTH-SEED-ROW.json`, where DEPTH is the number of layers of encoder
+and decoder. `parts/gradients.json` is the file that `python -m papers.ablations gradients --json` writes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from itertools import pairwise
+from math import isfinite, sqrt
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from lab import results_keep
+from lab.complexity_page import markdown
+from lab.records import RESULTS, STUDENT
+from papers.ablations import gradients
+from papers.ablations.recipes import ROWS
+
+CURVES, GRADIENTS = Path("docs/images/parts-curves.png"), Path("docs/images/parts-gradients.png")
+METRIC = "bleu_moses_lc"
+DEPTHS = (3, 12)
+NAMES = {
+    "full": "nothing (pre-norm)", "no-residual": "residual connections", "no-scale": "scale of the scores",
+    "no-feed-forward": "feed-forward networks", "no-positions": "positions", "one-head": "all heads but one",
+    "none": "normalization", "batch": "layer normalization; batch normalization instead",
+    "post": "nothing (post-norm)", "post-batch": "layer normalization; batch normalization instead, post-norm",
+}  # fmt: skip
+Seeds = dict[int, dict[str, Any]]  # record of each seed
+
+
+@cache
+def records() -> dict[int, dict[str, Seeds]]:
+    """Return the records by depth, row and seed."""
+    found: dict[int, dict[str, Seeds]] = {depth: {} for depth in DEPTHS}
+    for name, record in results_keep.kept().items():
+        if parts := re.fullmatch(rf"parts-({'|'.join(map(str, DEPTHS))})-(\d+)-({'|'.join(ROWS)})", name):
+            found[int(parts[1])].setdefault(parts[3], {})[int(parts[2])] = record
+    return {depth: {row: rows[row] for row in ROWS if row in rows} for depth, rows in found.items()}
+
+
+def value(record: dict[str, Any], metric: str) -> float:
+    """Return a metric of a record."""
+    return float(record["metrics"][metric]["value"])
+
+
+def curve(record: dict[str, Any]) -> list[tuple[int, float]]:
+    """Return the steps of all validations, with their losses."""
+    return [(entry["step"], entry["loss"]) for entry in record["curve"]]
+
+
+def mark(depth: int) -> float | None:
+    """Return the loss to which the steps of all rows are counted: the loss of the full model at half of its steps.
+
+    It is rounded up to a tenth. None if there is no record of the full model.
+    """
+    full = [curve(record) for record in records()[depth].get("full", {}).values()]
+    return None if not full else -(-mean(points[(len(points) - 1) // 2][1] for points in full) * 10 // 1) / 10
+
+
+def steps_to(points: list[tuple[int, float]], loss: float) -> float | None:
+    """Return the first step with this validation loss, interpolated; None if it is not reached.
+
+    >>> steps_to([(100, 5.0), (200, 4.0), (300, 3.0)], 3.5)
+    250.0
+    >>> steps_to([(100, 5.0)], 5.0), steps_to([(100, 5.0)], 4.0)
+    (100.0, None)
+    """
+    if points[0][1] <= loss:
+        return float(points[0][0])
+    for (before, high), (after, low) in pairwise(points):
+        if low <= loss:
+            return before + (high - loss) / (high - low) * (after - before) if isfinite(high) else float(after)
+    return None
+
+
+def spread(values: list[float], digits: int) -> str:
+    """Return the mean of several seeds, with its 95% interval.
+
+    >>> spread([30.0], 1), spread([30.0, 31.0, 32.0], 1)
+    ('30.0', '31.0 (28.5 to 33.5)')
+    """
+    if not all(map(isfinite, values)):
+        return "diverged"
+    if len(values) == 1:
+        return f"{values[0]:.{digits}f}"
+    half = STUDENT[len(values)] * stdev(values) / sqrt(len(values))
+    return f"{mean(values):.{digits}f} ({mean(values) - half:.{digits}f} to {mean(values) + half:.{digits}f})"
+
+
+def change(depth: int, row: str, metric: str = METRIC) -> list[float]:
+    """Return the metric of a row minus the same metric of the full model with its norm, for each common seed."""
+    rows = records()[depth]
+    base = rows.get("post" if row.startswith("post-") else "full", {})
+    return [value(record, metric) - value(base[seed], metric) for seed, record in rows[row].items() if seed in base]
+
+
+def table(depth: int) -> str:
+    """Return BLEU, validation loss, and steps to a fixed loss of each row at a depth."""
+    if not (rows := records()[depth]):
+        return ""
+    goal, head = mark(depth), [f"{depth} + {depth} layers, without", "BLEU", "change of BLEU", "validation loss"]
+    head += [f"steps to loss {goal:.1f}" if goal is not None else "steps", "seeds"]
+    lines = [head, ["---", *["--:"] * (len(head) - 1)]]
+    for row, seeds in rows.items():
+        reached = [steps_to(curve(record), goal) for record in seeds.values()] if goal is not None else []
+        steps = [step for step in reached if step is not None]
+        changed = change(depth, row) if row not in ("full", "post") else []
+        lines.append([
+            NAMES[row], spread([value(record, METRIC) for record in seeds.values()], 1),
+            spread(changed, 1) if changed else "", spread([value(record, "loss") for record in seeds.values()], 2),
+            f"{mean(steps):,.0f}" if steps and len(steps) == len(reached) else "not reached", str(len(seeds)),
+        ])  # fmt: skip
+    return markdown(lines)
+
+
+def main_tables() -> str:
+    """Return the table of each depth."""
+    return "\n\n".join(filter(None, map(table, DEPTHS))) or "No record exists yet."
+
+
+def short_table() -> str:
+    """Return the change of BLEU without each part at each depth, for docs/explanation/why-each-part.md."""
+    rows = [row for row in ROWS if row not in ("full", "post") and any(row in records()[depth] for depth in DEPTHS)]
+    if not rows:
+        return "No record exists yet."
+    lines = [["without", *(f"BLEU, {depth} + {depth} layers" for depth in DEPTHS)], ["---", *["--:"] * len(DEPTHS)]]
+    full = [[value(record, METRIC) for record in records()[depth].get("full", {}).values()] for depth in DEPTHS]
+    lines.append([NAMES["full"], *(spread(scores, 1) if scores else "" for scores in full)])
+    for row in rows:
+        changes = [change(depth, row) if row in records()[depth] else [] for depth in DEPTHS]
+        lines.append([NAMES[row], *(_signed(found) if found else "" for found in changes)])
+    return markdown(lines)
+
+
+def _signed(values: list[float]) -> str:
+    """Return the mean change of several seeds with its sign and its 95% interval.
+
+    >>> _signed([-1.0, -2.0, -3.0])
+    '-2.0 (-4.5 to 0.5)'
+    """
+    text = spread(values, 1)
+    return text if text.startswith("-") or text == "diverged" else f"+{text}"
+
+
+def draw_curves(out: Path) -> Path | None:
+    """Draw the validation loss of each row over the steps, a panel for each depth, with the range of the seeds."""
+    from matplotlib import pyplot
+
+    depths = [depth for depth in DEPTHS if records()[depth]]
+    if not depths:
+        return None
+    figure, axes = pyplot.subplots(1, len(depths), figsize=(10, 4.6), sharey=True, squeeze=False, layout="constrained")
+    for axis, depth in zip(axes[0], depths, strict=True):
+        for row, seeds in records()[depth].items():
+            color, line = gradients.STYLES[row]
+            points = list(zip(*(curve(record) for record in seeds.values()), strict=True))
+            losses = [[loss for _, loss in point] for point in points]
+            steps = [point[0][0] for point in points]
+            axis.plot(steps, [mean(each) for each in losses], line, color=color, label=row)
+            axis.fill_between(steps, [*map(min, losses)], [*map(max, losses)], color=color, alpha=0.15, linewidth=0)
+        axis.set(title=f"{depth} + {depth} layers", xlabel="training steps", ylim=(None, 7))
+        axis.grid(alpha=0.3)
+    axes[0][0].set_ylabel("validation loss")
+    axes[0][-1].legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    figure.savefig(out, dpi=120)
+    pyplot.close(figure)
+    return out
+
+
+def draw_gradients(out: Path) -> Path | None:
+    """Draw the gradient norm of each layer at the start of training."""
+    if not (found := _gradients()):
+        return None
+    gradients.draw(found, out)
+    return out
+
+
+def _gradients() -> dict[str, gradients.Norms]:
+    path = RESULTS / "parts" / "gradients.json"
+    rows: dict[str, gradients.Norms] = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else {}
+    return rows
+
+
+def curves_picture() -> str:
+    shown = any(records().values())
+    return f"![Validation loss over the steps, without each part](../images/{CURVES.name})" if shown else ""
+
+
+def gradients_picture() -> str:
+    return f"![Gradient norm of each layer, without each part](../images/{GRADIENTS.name})" if _gradients() else ""
+
+
+PARTS = (main_tables, curves_picture, gradients_picture)
+
+if __name__ == "__main__":
+    print(draw_curves(CURVES), draw_gradients(GRADIENTS))
