@@ -29,7 +29,7 @@ LEARNING_RATES: dict[Architecture, tuple[float, ...]] = {
 # settings of each row
 ROWS: dict[str, JsonObject] = {
     f"{architecture}-{size}": {
-        "architecture": architecture,
+        "row": f"{architecture}-{size}",
         "model.width": WIDTHS[architecture][i],
         "training.learning_rate": LEARNING_RATES[architecture][i],
     }
@@ -74,10 +74,14 @@ class CapacityConfig(DataConfig):
 class RowConfig(LanguageModelingConfig):
     """Settings of the training of one model.
 
-    architecture  kind of the model; `model` sets its width
+    row  name of the model, which begins with its architecture; `model` sets its width
     """
 
-    architecture: Architecture = "transformer"
+    row: str = "transformer"
+
+    @property
+    def architecture(self) -> str:
+        return self.row.partition("-")[0]
 
 
 RECIPES = {
