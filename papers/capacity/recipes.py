@@ -29,7 +29,7 @@ LEARNING_RATES: dict[Architecture, tuple[float, ...]] = {
 # settings of each row
 ROWS: dict[str, JsonObject] = {
     f"{architecture}-{size}": {
-        "architecture": architecture,
+        "row": f"{architecture}-{size}",
         "model.width": WIDTHS[architecture][i],
         "training.learning_rate": LEARNING_RATES[architecture][i],
     }
@@ -39,8 +39,8 @@ ROWS: dict[str, JsonObject] = {
 
 
 TRAINING = TrainingConfig(
-    steps=500, optimizer="adamw", schedule="cosine", learning_rate=3e-3, floor=0.1, warmup=100, betas=(0.9, 0.99),
-    eps=1e-8, weight_decay=0.1, clip=1.0, validate_every=125, checkpoint_every=125, log_every=10,
+    steps=2000, optimizer="adamw", schedule="cosine", learning_rate=3e-3, floor=0.1, warmup=100, betas=(0.9, 0.99),
+    eps=1e-8, weight_decay=0.1, clip=1.0, validate_every=500, checkpoint_every=250, log_every=20,
 )  # fmt: skip
 
 
@@ -59,7 +59,7 @@ class CapacityConfig(DataConfig):
     scored: Literal["test", "validation"] = "validation"
     share: Annotated[float, Range(0, 1, above=True, below=True)] = 0.1
     block: Annotated[int, Range(2, 1024)] = 128
-    blocks: Count = 16
+    blocks: Count = 6
     dropout: Rate = 0.0
     rows: Annotated[tuple[str, ...], Distinct(1)] = tuple(ROWS)
     training: TrainingConfig = TRAINING
@@ -74,10 +74,14 @@ class CapacityConfig(DataConfig):
 class RowConfig(LanguageModelingConfig):
     """Settings of the training of one model.
 
-    architecture  kind of the model; `model` sets its width
+    row  name of the model, which begins with its architecture; `model` sets its width
     """
 
-    architecture: Architecture = "transformer"
+    row: str = "transformer"
+
+    @property
+    def architecture(self) -> str:
+        return self.row.partition("-")[0]
 
 
 RECIPES = {

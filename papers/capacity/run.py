@@ -93,7 +93,9 @@ def _row_config(config: CapacityConfig) -> RowConfig:
 
 
 def _train_row(config: RowConfig, run: Run) -> JsonObject | None:
-    return carry_out(_task(config, run))
+    """Train the model of a row. Its result.json names the row, as users type it, instead of the row's settings."""
+    typed = {key: value for key, value in run.overrides.items() if key in run.given}
+    return carry_out(_task(config, replace(run, overrides={**typed, "rows": config.row})))
 
 
 def _task(config: RowConfig, run: Run) -> RowTask:

@@ -102,7 +102,8 @@ def test_a_resumed_row_equals_one_that_was_not_stopped(text: Path, tmp_path: Pat
         assert whole["curve"][-1]["loss"] == pytest.approx(whole["metrics"]["loss"]["value"])
         assert 0 < whole["non_embedding"] < whole["parameters"]
         assert whole["flops"] > 5.9 * whole["non_embedding"] * whole["target_tokens"]
-        assert "rows" not in whole["overrides"]
+        assert whole["overrides"]["rows"] == name
+        assert not {"row", "model.width", "training.learning_rate"} & {*whole["overrides"]}
         tokens.add((whole["target_tokens"], whole["steps"], str(whole["data"]["fingerprints"])))
     assert len(tokens) == 1
 
