@@ -143,7 +143,7 @@ def draw_halting(out: Path) -> Path | None:
 
 
 def draw_pixels(out: Path) -> Path | None:
-    """Draw validation accuracy over epochs of a ViT that goes on with small or with large images.
+    """Draw validation accuracy over epochs of a ViT that continues with small or with large images.
 
     Each line is the mean of the seeds, with their range. Return None without records.
     """
