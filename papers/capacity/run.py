@@ -57,10 +57,8 @@ class RowTask(LanguageModeling):
         return {"curve": [{"step": entry["step"], "loss": entry["validation"]["loss"]} for entry in entries]}
 
     def score(self, held: Texts, compute: ComputeConfig) -> Metrics:
+        """Return no further metrics, because no directory of the model exists."""
         return {}
-
-    def example(self, held: Texts) -> list[str]:
-        return []
 
 
 def train(config: CapacityConfig, run: Run) -> str | JsonObject | None:
