@@ -83,7 +83,7 @@ def test_the_convolutions_equal_those_of_pytorch_and_read_127_characters() -> No
     assert read.nonzero().flatten().tolist() == list(range(200 - 127, 200))
 
 
-def test_the_transformer_starts_with_the_same_scale_as_the_other_models() -> None:
+def test_the_transformer_starts_from_glorots_weights() -> None:
     task = _task(apply(_row_config(CapacityConfig()), from_mapping(ROWS["transformer-2"])), Run("capacity", Path()))
     model: Any = task.new_model(5000, None)
     assert model.embedding.weight.std().item() == pytest.approx(208**-0.5, rel=0.02)
