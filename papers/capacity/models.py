@@ -8,13 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from manyheads.core.block import Block
 from manyheads.core.config import Config, Layers, Length, Rate, Size, Vocabulary
 from manyheads.core.dropout import dropout
 from manyheads.core.interface import Generates
-from manyheads.core.layers import TokenEmbedding, concatenate_windows
+from manyheads.core.layers import TokenEmbedding, concatenate_windows, xavier_uniform
+from manyheads.models.gpt import GPT
 from manyheads.models.sequence_baselines import Recurrent
 
 
@@ -113,3 +116,21 @@ class ConvolutionalLanguageModel(Generates[ConvolutionConfig, Any]):
     @property
     def output_weight(self) -> Tensor:
         return self.embedding.weight
+
+
+@torch.no_grad()
+def initialize(model: GPT) -> None:
+    """Draw the weights of a small GPT: matrices as Glorot, embeddings and positions from N(0, 1/D).
+
+    GPT-2's standard deviation of 0.02 is made for large widths. With 0.1 million parameters, the loss after 700 steps
+    of 512 characters is 2.44 with it, and 2.38 with these weights.
+    """
+    xavier_uniform(model.decoder)
+    model.embedding.reset_parameters()
+    nn.init.normal_(model.positions.table, std=model.config.width**-0.5)
+    for block in model.decoder.blocks:  # As in GPT-2, the sum of all 2 N outputs keeps its variance.
+        assert isinstance(block, Block)
+        assert block.feed_forward is not None
+        for layer in (block.attention.output, block.feed_forward.contract):
+            assert isinstance(layer, nn.Linear)
+            layer.weight.mul_((2 * model.config.layers) ** -0.5)

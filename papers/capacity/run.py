@@ -23,7 +23,13 @@ from manyheads.tasks.language.recipes import TINY_SHAKESPEARE
 from manyheads.tasks.language.task import LanguageModeling
 from manyheads.training.record import Metrics
 from manyheads.training.run_log import read_metrics
-from papers.capacity.models import ConvolutionalLanguageModel, ConvolutionConfig, LSTMConfig, LSTMLanguageModel
+from papers.capacity.models import (
+    ConvolutionalLanguageModel,
+    ConvolutionConfig,
+    LSTMConfig,
+    LSTMLanguageModel,
+    initialize,
+)
 from papers.capacity.recipes import ROWS, CapacityConfig, RowConfig
 from papers.unsaved import Unsaved
 
@@ -42,7 +48,10 @@ class RowTask(LanguageModeling):
             return LSTMLanguageModel(make_config(LSTMConfig, settings, known))
         if self.config.architecture == "convolution":
             return ConvolutionalLanguageModel(make_config(ConvolutionConfig, settings, known))
-        return super().new_model(vocabulary, end)
+        model = super().new_model(vocabulary, end)
+        assert isinstance(model, GPT)
+        initialize(model)
+        return model
 
     def build(self, splits: SplitData[Texts], compute: ComputeConfig) -> Job:
         job = super().build(splits, compute)
@@ -57,10 +66,8 @@ class RowTask(LanguageModeling):
         return {"curve": [{"step": entry["step"], "loss": entry["validation"]["loss"]} for entry in entries]}
 
     def score(self, held: Texts, compute: ComputeConfig) -> Metrics:
+        """Return no further metrics, because no directory of the model exists."""
         return {}
-
-    def example(self, held: Texts) -> list[str]:
-        return []
 
 
 def train(config: CapacityConfig, run: Run) -> str | JsonObject | None:

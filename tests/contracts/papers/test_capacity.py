@@ -83,6 +83,18 @@ def test_the_convolutions_equal_those_of_pytorch_and_read_127_characters() -> No
     assert read.nonzero().flatten().tolist() == list(range(200 - 127, 200))
 
 
+def test_the_transformer_starts_from_glorots_weights() -> None:
+    task = _task(apply(_row_config(CapacityConfig()), from_mapping(ROWS["transformer-2"])), Run("capacity", Path()))
+    model: Any = task.new_model(5000, None)
+    assert model.embedding.weight.std().item() == pytest.approx(208**-0.5, rel=0.02)
+    assert model.positions.table.std().item() == pytest.approx(208**-0.5, rel=0.02)
+    block = model.decoder.blocks[0]
+    glorot = (2 / (208 + 208)) ** 0.5
+    assert block.attention.query.weight.std().item() == pytest.approx(glorot, rel=0.02)
+    assert block.attention.output.weight.std().item() == pytest.approx(glorot / 8**0.5, rel=0.02)  # 8 sublayers
+    assert block.feed_forward.contract.weight.std().item() == pytest.approx((2 / (5 * 208)) ** 0.5 / 8**0.5, rel=0.02)
+
+
 def test_a_resumed_row_equals_one_that_was_not_stopped(text: Path, tmp_path: Path) -> None:
     table = train(settings(text), out=tmp_path / "whole")
     stop = [lambda entry: entry["step"] != 4]
