@@ -100,7 +100,9 @@ class BatchNorm(nn.Module):
             tokens = x.flatten(0, 1)
             return self._normalized(tokens).view_as(x)
         real = ~padding(lengths, x.shape[1], x.device)[..., 0]  # (B, T)
-        return torch.zeros_like(x).index_put((real,), self._normalized(x[real]))
+        output = torch.zeros_like(x)
+        output[real] = self._normalized(x[real])
+        return output
 
     def _normalized(self, tokens: Tensor) -> Tensor:
         # In training on several ranks, the norm has another class, and its statistics include the tokens of all ranks.

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from manyheads.analysis.drawing import HUES, new_figure, save
+from manyheads.cli.output import check_file
 from manyheads.core.runtime import prepare
 from manyheads.files import write_json
 from manyheads.models.transformer import Transformer
@@ -44,6 +45,7 @@ def gradient_norms(config: RowConfig, rows: Rows) -> dict[str, Norms]:
     compute, norms = prepare("float32", config.threads), {}
     with tempfile.TemporaryDirectory() as folder, compute.settings():
         task = RowTranslation(config, Run("translation/parts", Path(folder)))
+        task.planned_model()  # An invalid setting is reported before any data are read.
         objective = task.build(task.data().read(), compute).objective
         assert isinstance(objective, TranslationObjective)
         batch, full = objective.batches(0)[0], objective.model
@@ -87,6 +89,9 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_intermixed_args(arguments)
     settings = from_arguments(options.settings)
     config = apply(GRADIENTS, settings)
+    for option, file, *suffixes in (("--out", options.out, ".png", ".svg", ".pdf"), ("--json", options.json, ".json")):
+        if file is not None:
+            check_file(file, suffixes, f"expected a file name that ends in {' or '.join(suffixes)}", option)
     norms = gradient_norms(config.base, rows_of(config, {setting.key: None for setting in settings}))
     draw(norms, options.out)
     if options.json is not None:

@@ -147,5 +147,12 @@ def test_the_gradients_of_all_layers_are_drawn(tmp_path: Path) -> None:
         assert [len(norms[stack]) for stack in ("encoder", "decoder")] == [4, 3]
         assert all(norm > 0 for stack in norms.values() for norm in stack)
     assert ablations.WEIGHTS not in [path.name for path in tmp_path.iterdir()]
-    with pytest.raises(UserError, match="no model some"):
-        main(["gradients", "rows=some", "--out", str(tmp_path / "g.png")])
+    for words, message in {
+        "rows=some": "no model some", "foo": "'foo' is not a setting", "preset=gnmt/tiny": "expected a preset of the",
+        "--json g.txt": "--json g.txt: expected a file name that ends in .json",
+        "model.encoder_heads=2": "model.encoder_heads: the row one-head sets this",
+    }.items():  # fmt: skip
+        with pytest.raises(UserError, match=message):
+            main(["gradients", *words.split(), "--out", str(tmp_path / "g.png")])
+    with pytest.raises(UserError, match="expected a file name that ends in .png or .svg or .pdf"):
+        main(["gradients", "--out", str(tmp_path / "g.bad")])
