@@ -62,8 +62,6 @@ FEATURES: dict[str, str | dict[str, Any]] = {
     "name summari[sz]ation|summari[sz]er": "summarization",
     "name wandb": "wandb_logger",
     "record * data=*[iI]mage[nN]et*": {"recipe": "deit", "overrides": {"data": "/data/ImageNet"}},
-    "record * norm*=batch": {"recipe": "translation/ablate", "overrides": {"model": {"normalization": "batch"}}},
-    "record * norm*=none": {"recipe": "translation/ablate", "overrides": {"model.norm": "none"}},
     "record * preset=gpt3/*": {"recipe": "language-modeling", "overrides": {"preset": "gpt3/175b"}},
     "record * preset=local-attention/50*": {"recipe": "image", "overrides": {"preset": "local-attention/50-stem"}},
     "record *deit* teacher=*vit*": {"recipe": "cifar10/deit", "overrides": {"teacher": "runs/vit-teacher"}},
