@@ -9,13 +9,13 @@ import re
 from collections.abc import Sequence
 from math import log10
 from pathlib import Path
-from statistics import linear_regression, mean, stdev
+from statistics import linear_regression, mean
 from typing import NamedTuple
 
 from lab import results_keep
 from lab.colors import MODEL_COLORS
 from lab.complexity_page import markdown
-from lab.records import STUDENT
+from lab.records import half_width
 from papers.capacity.recipes import SIZES, WIDTHS
 
 FIGURE = Path("docs/images/capacity.png")
@@ -84,7 +84,7 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95% interval of a mean (Student's t); None for a single value."""
     if len(values) < 2:
         return None
-    half = STUDENT[len(values)] * stdev(values) / len(values) ** 0.5
+    half = half_width(values)
     return mean(values) - half, mean(values) + half
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from lab import capacity_page, results_keep, rivals_page
 from lab.evidence.listed import LIST, Listed, read_list
-from lab.records import STUDENT, run_of
+from lab.records import half_width, run_of
 
 Scores = dict[int, float]  # score by seed
 DEVICES = {"cpu": "one core", "cuda": "a GPU"}
@@ -167,9 +167,9 @@ KINDS = {"bar": Bar, "lead": Lead, "slope": Slope}  # by the name of its entries
 
 
 def paired(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
-    """Return the mean of the paired differences, and half the width of its 95% interval (Student's t)."""
+    """Return the mean of the paired differences, and half the width of its 95% interval."""
     differences = [a - b for a, b in zip(first, second, strict=True)]
-    return mean(differences), STUDENT[len(differences)] * stdev(differences) / len(differences) ** 0.5
+    return mean(differences), half_width(differences)
 
 
 def scores(records: Mapping[str, Any], name: str, metric: str) -> Scores:
@@ -257,11 +257,18 @@ def _judged(bar: Requirement, listed: list[Listed], records: Mapping[str, Any]) 
         return bar.judged() if tested else (_cost(runs, records), "not tested")
     if isinstance(bar, Slope):
         runs = [run for run in listed if run.entry == bar.of]
-        return bar.judged() if bar.values else (_cost(runs, records), "not tested")
-    entries = {name.removeprefix("peers/").partition("-*")[0] for name in (bar.of, bar.than) if name is not None}
-    groups = [[run for run in listed if run.entry == entry] for entry in entries]
-    if any(group and not any(_is_kept(run, records) for run in group) for group in groups):
-        return _cost([run for group in groups for run in group], records), "not tested"
+        found = len(bar.values)
+        if not found:
+            return _cost(runs, records), "not tested"
+        return bar.judged() if found == len(runs) else (f"{found} of {len(runs)}", "waits")
+    missing, of_bar = False, list[Listed]()
+    for name in filter(None, (bar.of, bar.than)):
+        runs = [run for run in listed if run.entry == name.removeprefix("peers/").partition("-*")[0]]
+        # A record that was made before the list existed does not name its run.
+        missing |= bool(runs) and not scores(records, name, bar.metric)
+        of_bar += [run for run in runs if run not in of_bar]
+    if missing:
+        return _cost(of_bar, records), "not tested"
     # The first seed of some entries was recorded before the list existed.
     wanted = len([run for run in listed if run.entry == bar.of.partition("-*")[0]])
     wanted += bar.of in records and bar.of not in {run.name for run in listed}

@@ -10,15 +10,16 @@ import json
 import re
 from functools import cache
 from itertools import pairwise
-from math import isfinite, sqrt
+from math import isfinite, log
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 from lab import results_keep
 from lab.complexity_page import markdown
-from lab.records import RESULTS, STUDENT
+from lab.records import RESULTS, half_width
 from papers.ablations import gradients
+from papers.ablations.recipes import PARTS as SETTINGS
 from papers.ablations.recipes import ROWS
 
 CURVES, GRADIENTS = Path("docs/images/parts-curves.png"), Path("docs/images/parts-gradients.png")
@@ -27,8 +28,8 @@ DEPTHS = (3, 12)
 NAMES = {
     "full": "nothing (pre-norm)", "no-residual": "residual connections", "no-scale": "scale of the scores",
     "no-feed-forward": "feed-forward networks", "no-positions": "positions", "one-head": "all heads but one",
-    "none": "normalization", "batch": "layer normalization; batch normalization instead",
-    "post": "nothing (post-norm)", "post-batch": "layer normalization; batch normalization instead, post-norm",
+    "none": "normalization", "batch": "layer normalization (batch normalization instead)",
+    "post": "nothing (post-norm)", "post-batch": "layer normalization (batch normalization instead), post-norm",
 }  # fmt: skip
 Seeds = dict[int, dict[str, Any]]  # record of each seed
 
@@ -88,8 +89,13 @@ def spread(values: list[float], digits: int) -> str:
         return "diverged"
     if len(values) == 1:
         return f"{values[0]:.{digits}f}"
-    half = STUDENT[len(values)] * stdev(values) / sqrt(len(values))
+    half = half_width(values)
     return f"{mean(values):.{digits}f} ({mean(values) - half:.{digits}f} to {mean(values) + half:.{digits}f})"
+
+
+def _losses(values: list[float]) -> str:
+    """Return the mean loss with its interval, or "diverged" if it is larger than the loss of a uniform guess."""
+    return spread(values, 2) if max(values) < log(SETTINGS.vocabularies[0]) else "diverged"
 
 
 def change(depth: int, row: str, metric: str = METRIC) -> list[float]:
@@ -112,7 +118,7 @@ def table(depth: int) -> str:
         changed = change(depth, row) if row not in ("full", "post") else []
         lines.append([
             NAMES[row], spread([value(record, METRIC) for record in seeds.values()], 1),
-            spread(changed, 1) if changed else "", spread([value(record, "loss") for record in seeds.values()], 2),
+            spread(changed, 1) if changed else "", _losses([value(record, "loss") for record in seeds.values()]),
             f"{mean(steps):,.0f}" if steps and len(steps) == len(reached) else "not reached", str(len(seeds)),
         ])  # fmt: skip
     return markdown(lines)

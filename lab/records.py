@@ -8,6 +8,7 @@ these records.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
 from statistics import mean, stdev
@@ -21,6 +22,11 @@ PERCENT = ("bleu_13a", "bleu_moses_lc", "chrf")  # between 0 and 100; other metr
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
 # settings that say where, on what and how often to look, not how
 UNTOLD = ("data", "threads", "workers", "source", "target", "seed", "validate_every", "checkpoint_every", "log_every")
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Return half the width of the 95% interval of the mean of at least two values (Student's t)."""
+    return STUDENT[len(values)] * stdev(values) / len(values) ** 0.5
 
 
 def records(kind: str = "runs") -> list[dict[str, Any]]:

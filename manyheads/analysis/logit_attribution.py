@@ -56,7 +56,8 @@ def attribute_logits(
     scale    True to divide by the scale of the final norm, so that the contributions add up to the logit; False to
              leave it out, so that contributions can be compared between inputs
 
-    Raises UserError for a model with a norm after each sublayer, or whose output layers are not linear.
+    Raises UserError for a model with a norm after each sublayer, with another norm than a layer norm before the output,
+    or whose output layers are not linear.
     """
     _, stack = stack_of(readout)
     blocks = [block for block in stack.blocks if isinstance(block, Block)]
@@ -64,12 +65,13 @@ def attribute_logits(
         raise UserError(
             f"{readout.source}: this model has a norm after each sublayer, so its logits are no sum over its layers"
         )
+    if not (stack.norm is None or isinstance(stack.norm, nn.LayerNorm)):
+        raise UserError(f"{readout.source}: expected a layer norm before the output, found another normalization")
     difference = Difference.of(readout, target, against)
     value, gradient, output_bias = _linear_output(readout, stack, difference)
     with record(readout.model, of="attention") as maps, record(readout.model, of="values") as values:
         parts = Activations.of(readout)
     states = [*parts[RESIDUAL].values()]
-    assert stack.norm is None or isinstance(stack.norm, nn.LayerNorm)
     direction, norm_bias = _before_norm(stack.norm, gradient, states[-1][0], scale=scale)
     heads, sources, layers = [], [], []
     for block, (layer, outputs) in zip(blocks, parts[HEADS].items(), strict=True):

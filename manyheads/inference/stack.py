@@ -306,10 +306,13 @@ def _parts(block: Block) -> tuple[list[Tensor], list[tuple[Tensor, Tensor | None
     return [part for norm in _norms(block) for part in _affine(norm)], products
 
 
-def _norms(block: Block) -> list[nn.LayerNorm]:
+def _norms(block: Block) -> tuple[nn.LayerNorm, nn.LayerNorm, nn.LayerNorm]:
     """Return the norms of self-attention, of cross-attention (without it, the first again), and of the feed-forward."""
-    norms = (block.attention_norm, block.cross_norm or block.attention_norm, block.feed_forward_norm)
-    return [norm for norm in norms if isinstance(norm, nn.LayerNorm)]
+    first, cross, last = block.attention_norm, block.cross_norm or block.attention_norm, block.feed_forward_norm
+    assert isinstance(first, nn.LayerNorm)
+    assert isinstance(cross, nn.LayerNorm)
+    assert isinstance(last, nn.LayerNorm)
+    return first, cross, last
 
 
 def _scaled(layer: nn.Linear, scale: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -225,7 +225,7 @@ def saved_message(model_type: str, out: Path) -> str:
     model_type  result of `Objective.save`. If it is empty, the model is not saved
     """
     if not model_type:
-        return f"no model is saved in {out}, because no model directory can represent it; its weights are in state/"
+        return f"no model directory can represent this model, so none is written in {out}"
     own = model_type.startswith("manyheads-")
     return f"saved in {out} ({'only Manyheads opens it' if own else f'transformers opens it as {model_type}'})"
 

@@ -108,7 +108,7 @@ def train(config: PartsConfig, run: Run) -> str | dict[str, Any] | None:
 def rows_of(config: PartsConfig, given: Mapping[str, object]) -> Rows:
     """Return the settings of each row. Raises UserError if the user has set a setting of a row.
 
-    A learning rate of the user is that of all rows.
+    A learning rate of the user applies to all rows.
     """
     rows: Rows = {
         name: {key: value for key, value in ROWS[name].items() if key != RATE or key not in given}

@@ -21,17 +21,13 @@ WIDTHS: dict[Architecture, tuple[int, ...]] = {
     "convolution": (56, 84, 140, 240, 368),  # six layers
     "transformer": (48, 72, 120, 208, 320),  # four layers of four heads
 }
-LEARNING_RATES: dict[Architecture, tuple[float, ...]] = {
-    "lstm": (6e-3, 6e-3, 4e-3, 3e-3, 2e-3),
-    "convolution": (6e-3, 6e-3, 4e-3, 3e-3, 2e-3),
-    "transformer": (6e-3, 6e-3, 4e-3, 3e-3, 2e-3),
-}
+LEARNING_RATES = (6e-3, 6e-3, 4e-3, 3e-3, 2e-3)  # of each size
 # settings of each row
 ROWS: dict[str, JsonObject] = {
     f"{architecture}-{size}": {
         "row": f"{architecture}-{size}",
         "model.width": WIDTHS[architecture][i],
-        "training.learning_rate": LEARNING_RATES[architecture][i],
+        "training.learning_rate": LEARNING_RATES[i],
     }
     for architecture in WIDTHS
     for i, size in enumerate(SIZES)

@@ -34,7 +34,7 @@ from papers.capacity.recipes import ROWS, CapacityConfig, RowConfig
 from papers.unsaved import Unsaved
 
 COLUMNS = {"loss": "loss", "bits_per_byte": "bits/byte"}
-SIZES = {"parameters": "parameters", "non_embedding": "no embeddings", "flops": "FLOPs"}
+SIZE_COLUMNS = {"parameters": "parameters", "non_embedding": "no embeddings", "flops": "FLOPs"}
 
 
 class RowTask(LanguageModeling):
@@ -66,7 +66,7 @@ class RowTask(LanguageModeling):
         return {"curve": [{"step": entry["step"], "loss": entry["validation"]["loss"]} for entry in entries]}
 
     def score(self, held: Texts, compute: ComputeConfig) -> Metrics:
-        """Return no further metrics, because no directory of the model exists."""
+        """Return no further metrics: the last validation reads the whole split."""
         return {}
 
 
@@ -87,7 +87,7 @@ def train(config: CapacityConfig, run: Run) -> str | JsonObject | None:
         }
     # The rows do not depend on each other.
     overrides = {key: value for key, value in run.overrides.items() if key != "rows"}
-    return ablate(rows, base, replace(run, overrides=overrides), _train_row, COLUMNS, SIZES)
+    return ablate(rows, base, replace(run, overrides=overrides), _train_row, COLUMNS, SIZE_COLUMNS)
 
 
 def _row_config(config: CapacityConfig) -> RowConfig:

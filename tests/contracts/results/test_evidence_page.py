@@ -185,6 +185,24 @@ def test_a_test_with_some_of_its_seeds_waits_and_one_without_any_says_its_cost(
     assert "1 of 2 | waits |" in page.bars_table(file)
 
 
+def test_a_record_without_the_name_of_its_run_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = '[[run]]\nname = "x"\nclaim = "a"\nshows = "it"\ntrain = "translation"\nminutes = 7\n'
+    bars = '[[bar]]\nclaim = "a"\nof = "x"\nmetric = "accuracy"\nleast = 0.5\n'
+    file = tmp_path / "list.toml"
+    file.write_text(CLAIMS + run + bars)
+    monkeypatch.setattr(page, "kept", lambda _: {"x": {"seed": 1, "metrics": {"accuracy": {"value": 0.4}}}})
+    assert "0.400 | **not met** |" in page.bars_table(file)
+
+
+def test_a_slope_with_some_of_its_seeds_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = '[[run]]\nname = "x"\nclaim = "a"\nshows = "it"\ntrain = "translation"\nminutes = 7\nseeds = [1, 2]\n'
+    file = tmp_path / "list.toml"
+    file.write_text(f'{CLAIMS}{run}[[slope]]\nclaim = "a"\nof = "x"\nrival = "lstm"\n')
+    for values, found in ((list[float](), "needs 14 minutes of one core"), ([-0.1], "1 of 2 | waits")):
+        monkeypatch.setattr(page.capacity_page, "differences", lambda values=values: {"lstm": values})
+        assert found in page.bars_table(file)
+
+
 def test_a_run_was_planned_before_it_started() -> None:
     planned = {run.name: run.planned for run in read_list(LIST)[1]}
     for name, kept in results_keep.kept().items():
