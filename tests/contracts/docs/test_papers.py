@@ -157,7 +157,8 @@ def test_links_resolve_and_the_index_lists_all_pages() -> None:
 def test_a_baseline_is_shown_if_trained_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     def record(recipe: str, seed: int = 1, **overrides: object) -> dict[str, object]:
         return {
-            "recipe": recipe, "overrides": {"training.seed": seed, **overrides}, "data": {}, "parameters": 1, "seed": seed,
+            "recipe": recipe, "overrides": {"training.seed": seed, **overrides}, "data": {}, "parameters": 1,
+            "seed": seed,
             "metrics": {"accuracy": {"value": 0.5}}, "wall_seconds": 60.0, "hardware": {"cpu": "CPU", "threads": 1},
         }  # fmt: skip
 
