@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 import torch
@@ -109,7 +109,7 @@ def _curve(plan: Plan, width: int, tokens: int, kernel: str, part: str) -> dict[
         "width": width, "tokens": tokens, "kernel": kernel, "part": part, "heads": [*plan.heads],
         "seconds": [float(f"{median(seconds):.4g}") for seconds in rounds],
         "ratio": [round(median(found), 3) for found in ratios],
-        "spread": [[round(found[0], 3), round(found[-1], 3)] for found in ratios],
+        "quartiles": [[round(q, 3) for q in quantiles(found, n=4)[::2]] for found in ratios],
         "flops": [flops(width, tokens, heads) for heads in plan.heads],
     }  # fmt: skip
 
@@ -153,7 +153,10 @@ def section() -> str:
 
 
 def draw(record: dict[str, Any], out: Path) -> Path:
-    """Draw the time over the number of heads, relative to one head: a panel for each kernel, for the largest width."""
+    """Draw the time over the number of heads, relative to one head: a panel for each kernel, for the largest width.
+
+    Bands are the middle half of the rounds.
+    """
     width = max(curve["width"] for curve in record["curves"])
     figure = new_figure(8, 3.2)
     axes = figure.subplots(1, len(KERNELS), sharey=True)
@@ -161,7 +164,7 @@ def draw(record: dict[str, Any], out: Path) -> Path:
         shown = [curve for curve in record["curves"] if (curve["width"], curve["kernel"]) == (width, kernel)]
         for color, curve in zip(HUES, shown, strict=False):
             label = f"{curve['part']}, {curve['tokens']} tokens"
-            low, high = zip(*curve["spread"], strict=True)
+            low, high = zip(*curve["quartiles"], strict=True)
             axis.plot(curve["heads"], curve["ratio"], color=color, marker=".", label=label)
             axis.fill_between(curve["heads"], low, high, color=color, alpha=0.15, linewidth=0)
         axis.set(xscale="log", xlabel="heads", title=f"{kernel} kernel, width {width}")

@@ -172,7 +172,7 @@ def draw_curves(out: Path) -> Path | None:
         axis.set(title=f"{depth} + {depth} layers", xlabel="training steps", ylim=(None, 7))
         axis.grid(alpha=0.3)
     axes[0][0].set_ylabel("validation loss")
-    axes[0][-1].legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside right center", frameon=False)
     figure.savefig(out, dpi=120)
     pyplot.close(figure)
     return out

@@ -23,7 +23,7 @@ def test_every_kernel_and_part_is_measured(record: Any) -> None:
     for curve in curves.values():
         assert curve["heads"] == [*QUICK.heads]
         assert curve["ratio"][0] == 1.0
-        assert all(low <= ratio <= high for ratio, (low, high) in zip(curve["ratio"], curve["spread"], strict=True))
+        assert all(low <= ratio <= high for ratio, (low, high) in zip(curve["ratio"], curve["quartiles"], strict=True))
         assert all(seconds > 0 for seconds in curve["seconds"])
     assert record["hardware"]["threads"] == 1
 
