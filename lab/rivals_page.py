@@ -89,18 +89,20 @@ def timed(target: str) -> dict[str, list[Curve]]:
 
 def main_table() -> str:
     """Return the table in the form of table 2 of the paper: quality and training cost of each model."""
-    french, german = curves("fr"), curves("de")
+    french, others = curves("fr"), {target: curves(target) for target in COMPARISONS if target != "fr"}
+    others = {target: found for target, found in others.items() if found}
     if not french:
         return "No record exists yet."
-    head = ["model", "active parameters", "BLEU en-fr", "seeds", "BLEU en-de", "training FLOPs"]
+    head = ["model", "active parameters", "BLEU en-fr", "seeds"]
+    head += [*(f"BLEU {COMPARISONS[target][2]}" for target in others), "training FLOPs"]
     rows = [head, ["---", *["--:"] * (len(head) - 1)]]
     runs = matching("translation/rivals")
     sizes = {record["overrides"]["rows"]: record["active_non_embedding"] for record in runs}
     for row, found in french.items():
         score = _spread([curve[-1][METRIC] for curve in found])
-        other = _spread([curve[-1][METRIC] for curve in german[row]]) if row in german else ""
+        other = [_spread([curve[-1][METRIC] for curve in of[row]]) if row in of else "" for of in others.values()]
         flops = mean(curve[-1]["flops"] for curve in found)
-        rows.append([NAMES[row], f"{sizes[row]:,}", score, str(len(found)), other, f"{flops / 1e12:,.0f} · 10¹²"])
+        rows.append([NAMES[row], f"{sizes[row]:,}", score, str(len(found)), *other, f"{flops / 1e12:,.0f} · 10¹²"])
     return markdown(rows)
 
 
@@ -214,15 +216,19 @@ def draw(out: Path) -> Path | None:
     if not timed("fr"):
         return None
     figure, axes = pyplot.subplots(1, 2, figsize=(10, 4.8), sharey=True, layout="constrained")
-    panels = ((axes[0], curves("fr"), "flops", 1e12, "training, 10¹² FLOPs"),
-              (axes[1], timed("fr"), "seconds", 60, "training, minutes of one core"))  # fmt: skip
-    for axis, found, over, scale, label in panels:
-        for row, seeds in found.items():
+    panels = ((axes[0], curves, "flops", 1e12, "training, 10¹² FLOPs"),
+              (axes[1], timed, "seconds", 60, "training, minutes of one core"))  # fmt: skip
+    for axis, curves_of, over, scale, label in panels:
+        for row, seeds, line in [
+            *((row, seeds, "-") for row, seeds in curves_of("fr").items()),
+            *((row, seeds, "--") for row, seeds in curves_of("long-fr").items()),
+        ]:
             points = list(zip(*seeds, strict=True))  # of each checkpoint, the entries of all seeds
             x = [mean(entry[over] for entry in entries) / scale for entries in points]
             y = [[entry[METRIC] for entry in entries] for entries in points]
             width, color = 2.4 if row == "transformer" else 1.4, MODEL_COLORS[row]
-            axis.plot(x, [mean(scores) for scores in y], color=color, linewidth=width, marker=".", label=NAMES[row])
+            name = NAMES[row] if line == "-" else f"{NAMES[row]}, 8,000 steps"
+            axis.plot(x, [mean(scores) for scores in y], line, color=color, linewidth=width, marker=".", label=name)
             axis.fill_between(x, [min(s) for s in y], [max(s) for s in y], color=color, alpha=0.2, linewidth=0)
         axis.set(xscale="log", xlabel=label)
         axis.xaxis.set_major_formatter("{x:g}")
