@@ -51,6 +51,15 @@ class Bar:
             raise ValueError(f"bar of {self.of}: lower needs than and least")
 
     @property
+    def entries(self) -> set[str]:
+        """Names of the listed entries whose records are compared."""
+        return {name.removeprefix("peers/").partition("-*")[0] for name in filter(None, (self.of, self.than))}
+
+    def has_records(self, records: Mapping[str, Any]) -> bool:
+        """Return whether each side has a record. Those made before the list existed do not name their run."""
+        return all(scores(records, name, self.metric) for name in filter(None, (self.of, self.than)))
+
+    @property
     def words(self) -> str:
         if self.errors is not None:
             return f"`{self.of}` no worse than `{self.than}` by more than {self.errors:g} standard error"
@@ -119,6 +128,15 @@ class Lead:
     metric = rivals_page.METRIC
 
     @property
+    def entries(self) -> set[str]:
+        """Names of the listed entries whose records are compared."""
+        return {f"rivals-{self.target}-{row}" for row in ("transformer", self.rival)}
+
+    def has_records(self, records: Mapping[str, Any]) -> bool:
+        """Return whether both models were compared."""
+        return self.rival in rivals_page.differences(self.target)
+
+    @property
     def words(self) -> str:
         names = f"`rivals-{self.target}-transformer` better than `rivals-{self.target}-{self.rival}`"
         return f"{names} by {rivals_page.CLAIM:g}"
@@ -144,6 +162,15 @@ class Slope:
     of: str
     rival: str
     metric = "loss"
+
+    @property
+    def entries(self) -> set[str]:
+        """Names of the listed entries whose records are compared."""
+        return {self.of}
+
+    def has_records(self, records: Mapping[str, Any]) -> bool:
+        """Return whether a seed has the slopes of both models."""
+        return bool(self.values)
 
     @property
     def words(self) -> str:
@@ -249,26 +276,14 @@ def bars_table(path: Path = LIST) -> str:
 
 
 def _judged(bar: Requirement, listed: list[Listed], records: Mapping[str, Any]) -> tuple[str, str]:
+    runs = [run for run in listed if run.entry in bar.entries]
+    if runs and not bar.has_records(records):
+        return _cost(runs, records), "not tested"
     if isinstance(bar, Lead):
-        runs = [
-            run for run in listed if run.entry in (f"rivals-{bar.target}-{row}" for row in ("transformer", bar.rival))
-        ]
-        tested = bar.rival in rivals_page.differences(bar.target)
-        return bar.judged() if tested else (_cost(runs, records), "not tested")
+        return bar.judged()
     if isinstance(bar, Slope):
-        runs = [run for run in listed if run.entry == bar.of]
         found = len(bar.values)
-        if not found:
-            return _cost(runs, records), "not tested"
         return bar.judged() if found == len(runs) else (f"{found} of {len(runs)}", "waits")
-    missing, of_bar = False, list[Listed]()
-    for name in filter(None, (bar.of, bar.than)):
-        runs = [run for run in listed if run.entry == name.removeprefix("peers/").partition("-*")[0]]
-        # A record that was made before the list existed does not name its run.
-        missing |= bool(runs) and not scores(records, name, bar.metric)
-        of_bar += [run for run in runs if run not in of_bar]
-    if missing:
-        return _cost(of_bar, records), "not tested"
     # The first seed of some entries was recorded before the list existed.
     wanted = len([run for run in listed if run.entry == bar.of.partition("-*")[0]])
     wanted += bar.of in records and bar.of not in {run.name for run in listed}

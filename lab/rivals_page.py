@@ -227,7 +227,7 @@ def draw(out: Path) -> Path | None:
             x = [mean(entry[over] for entry in entries) / scale for entries in points]
             y = [[entry[METRIC] for entry in entries] for entries in points]
             width, color = 2.4 if row == "transformer" else 1.4, MODEL_COLORS[row]
-            name = NAMES[row] if line == "-" else f"{NAMES[row]}, 8,000 steps"
+            name = NAMES[row] if line == "-" else f"{NAMES[row]}, {COMPARISONS['long-fr'][1]:,} steps"
             axis.plot(x, [mean(scores) for scores in y], line, color=color, linewidth=width, marker=".", label=name)
             axis.fill_between(x, [min(s) for s in y], [max(s) for s in y], color=color, alpha=0.2, linewidth=0)
         axis.set(xscale="log", xlabel=label)

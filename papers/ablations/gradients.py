@@ -3,7 +3,7 @@
 python -m papers.ablations gradients [key=value ...] --out gradients.png
 
 The settings are those of the recipe `translation/parts`, but with 12 + 12 layers and, without `data`, the built-in
-corpus. The loss is that of one batch, in training mode.
+corpus. The loss is computed on one batch, in training mode.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from manyheads.core.config import Count, Distinct, Range, Rate
 from manyheads.errors import UserError
 from manyheads.files import JsonObject
 from manyheads.runs.recipe import DataConfig, Recipe
-from manyheads.tasks.language.recipes import LanguageModelingConfig
+from manyheads.tasks.language.recipes import EMBEDDED_TRAINING, LanguageModelingConfig
 from manyheads.training.config import TrainingConfig
 
 Architecture = Literal["lstm", "convolution", "transformer"]
@@ -34,10 +34,7 @@ ROWS: dict[str, JsonObject] = {
 }
 
 
-TRAINING = TrainingConfig(
-    steps=2000, optimizer="adamw", schedule="cosine", learning_rate=3e-3, floor=0.1, warmup=100, betas=(0.9, 0.99),
-    eps=1e-8, weight_decay=0.1, clip=1.0, validate_every=500, checkpoint_every=250, log_every=20,
-)  # fmt: skip
+TRAINING = replace(EMBEDDED_TRAINING, steps=2000, checkpoint_every=250)
 
 
 @dataclass(frozen=True)
