@@ -1,7 +1,7 @@
 """`python -m lab.parts_page`: draw the two pictures of docs/papers/ablations.md from the records; its tables.
 
-The records of `translation/parts` are `runs/parts-DEPTH-SEED-ROW.json`, where DEPTH is the number of layers of encoder
-and decoder. `parts/gradients.json` is the file that `python -m papers.ablations gradients --json` writes.
+The records of `translation/parts` are `runs/parts-GROUP-SEED-ROW.json`. Rows that were trained later have records
+`runs/parts-GROUP-more-SEED-ROW.json`. `python -m papers.ablations gradients --json` writes `parts/gradients.json`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from papers.ablations.recipes import ROWS
 
 CURVES, GRADIENTS = Path("docs/images/parts-curves.png"), Path("docs/images/parts-gradients.png")
 METRIC = "bleu_moses_lc"
-DEPTHS = (3, 12)
+GROUPS = {"3": "3 + 3 layers", "12": "12 + 12 layers", "3-long": "3 + 3 layers, 2,000 steps"}  # with their titles
 NAMES = {
     "full": "nothing (pre-norm)", "no-residual": "residual connections", "no-scale": "scale of the scores",
     "no-feed-forward": "feed-forward networks", "no-positions": "positions", "one-head": "all heads but one",
@@ -35,13 +35,14 @@ Seeds = dict[int, dict[str, Any]]  # record of each seed
 
 
 @cache
-def records() -> dict[int, dict[str, Seeds]]:
-    """Return the records by depth, row and seed."""
-    found: dict[int, dict[str, Seeds]] = {depth: {} for depth in DEPTHS}
+def records() -> dict[str, dict[str, Seeds]]:
+    """Return the records by group, row and seed."""
+    found: dict[str, dict[str, Seeds]] = {group: {} for group in GROUPS}
+    pattern = re.compile(rf"parts-({'|'.join(GROUPS)})(?:-more)?-(\d+)-({'|'.join(ROWS)})")
     for name, record in results_keep.kept().items():
-        if parts := re.fullmatch(rf"parts-({'|'.join(map(str, DEPTHS))})-(\d+)-({'|'.join(ROWS)})", name):
-            found[int(parts[1])].setdefault(parts[3], {})[int(parts[2])] = record
-    return {depth: {row: rows[row] for row in ROWS if row in rows} for depth, rows in found.items()}
+        if parts := pattern.fullmatch(name):
+            found[parts[1]].setdefault(parts[3], {})[int(parts[2])] = record
+    return {group: {row: rows[row] for row in ROWS if row in rows} for group, rows in found.items()}
 
 
 def value(record: dict[str, Any], metric: str) -> float:
@@ -54,12 +55,12 @@ def curve(record: dict[str, Any]) -> list[tuple[int, float]]:
     return [(entry["step"], entry["loss"]) for entry in record["curve"]]
 
 
-def mark(depth: int) -> float | None:
+def mark(group: str) -> float | None:
     """Return the loss to which the steps of all rows are counted: the loss of the full model at half of its steps.
 
     It is rounded up to a tenth. None if there is no record of the full model.
     """
-    full = [curve(record) for record in records()[depth].get("full", {}).values()]
+    full = [curve(record) for record in records()[group].get("full", {}).values()]
     return None if not full else -(-mean(points[(len(points) - 1) // 2][1] for points in full) * 10 // 1) / 10
 
 
@@ -90,7 +91,7 @@ def spread(values: list[float], digits: int) -> str:
     if len(values) == 1:
         return f"{values[0]:.{digits}f}"
     half = half_width(values)
-    return f"{mean(values):.{digits}f} ({mean(values) - half:.{digits}f} to {mean(values) + half:.{digits}f})"
+    return f"{mean(values):z.{digits}f} ({mean(values) - half:z.{digits}f} to {mean(values) + half:z.{digits}f})"
 
 
 def _losses(values: list[float]) -> str:
@@ -98,24 +99,24 @@ def _losses(values: list[float]) -> str:
     return spread(values, 2) if max(values) < log(SETTINGS.vocabularies[0]) else "diverged"
 
 
-def change(depth: int, row: str, metric: str = METRIC) -> list[float]:
+def change(group: str, row: str, metric: str = METRIC) -> list[float]:
     """Return the metric of a row minus the same metric of the full model with its norm, for each common seed."""
-    rows = records()[depth]
+    rows = records()[group]
     base = rows.get("post" if row.startswith("post-") else "full", {})
     return [value(record, metric) - value(base[seed], metric) for seed, record in rows[row].items() if seed in base]
 
 
-def table(depth: int) -> str:
-    """Return BLEU, validation loss, and steps to a fixed loss of each row at a depth."""
-    if not (rows := records()[depth]):
+def table(group: str) -> str:
+    """Return BLEU, validation loss, and steps to a fixed loss of each row of a group."""
+    if not (rows := records()[group]):
         return ""
-    goal, head = mark(depth), [f"{depth} + {depth} layers, without", "BLEU", "change of BLEU", "validation loss"]
+    goal, head = mark(group), [f"{GROUPS[group]}, without", "BLEU", "change of BLEU", "validation loss"]
     head += [f"steps to loss {goal:.1f}" if goal is not None else "steps", "seeds"]
     lines = [head, ["---", *["--:"] * (len(head) - 1)]]
     for row, seeds in rows.items():
         reached = [steps_to(curve(record), goal) for record in seeds.values()] if goal is not None else []
         steps = [step for step in reached if step is not None]
-        changed = change(depth, row) if row not in ("full", "post") else []
+        changed = change(group, row) if row not in ("full", "post") else []
         lines.append([
             NAMES[row], spread([value(record, METRIC) for record in seeds.values()], 1),
             spread(changed, 1) if changed else "", _losses([value(record, "loss") for record in seeds.values()]),
@@ -125,20 +126,21 @@ def table(depth: int) -> str:
 
 
 def main_tables() -> str:
-    """Return the table of each depth."""
-    return "\n\n".join(filter(None, map(table, DEPTHS))) or "No record exists yet."
+    """Return the table of each group."""
+    return "\n\n".join(filter(None, map(table, GROUPS))) or "No record exists yet."
 
 
 def short_table() -> str:
-    """Return the change of BLEU without each part at each depth, for docs/explanation/why-each-part.md."""
-    rows = [row for row in ROWS if row not in ("full", "post") and any(row in records()[depth] for depth in DEPTHS)]
+    """Return the change of BLEU without each part in each group, for docs/explanation/why-each-part.md."""
+    groups = [group for group, rows in records().items() if rows]
+    rows = [row for row in ROWS if row not in ("full", "post") and any(row in records()[group] for group in groups)]
     if not rows:
         return "No record exists yet."
-    lines = [["without", *(f"BLEU, {depth} + {depth} layers" for depth in DEPTHS)], ["---", *["--:"] * len(DEPTHS)]]
-    full = [[value(record, METRIC) for record in records()[depth].get("full", {}).values()] for depth in DEPTHS]
+    lines = [["without", *(f"BLEU, {GROUPS[group]}" for group in groups)], ["---", *["--:"] * len(groups)]]
+    full = [[value(record, METRIC) for record in records()[group].get("full", {}).values()] for group in groups]
     lines.append([NAMES["full"], *(spread(scores, 1) if scores else "" for scores in full)])
     for row in rows:
-        changes = [change(depth, row) if row in records()[depth] else [] for depth in DEPTHS]
+        changes = [change(group, row) if row in records()[group] else [] for group in groups]
         lines.append([NAMES[row], *(_signed(found) if found else "" for found in changes)])
     return markdown(lines)
 
@@ -154,22 +156,23 @@ def _signed(values: list[float]) -> str:
 
 
 def draw_curves(out: Path) -> Path | None:
-    """Draw the validation loss of each row over the steps, a panel for each depth, with the range of the seeds."""
+    """Draw the validation loss of each row over the steps, a panel for each group, with the range of the seeds."""
     from matplotlib import pyplot
 
-    depths = [depth for depth in DEPTHS if records()[depth]]
-    if not depths:
+    groups = [group for group, rows in records().items() if rows]
+    if not groups:
         return None
-    figure, axes = pyplot.subplots(1, len(depths), figsize=(10, 4.6), sharey=True, squeeze=False, layout="constrained")
-    for axis, depth in zip(axes[0], depths, strict=True):
-        for row, seeds in records()[depth].items():
+    size = (3 + 3.5 * len(groups), 4.6)
+    figure, axes = pyplot.subplots(1, len(groups), figsize=size, sharey=True, squeeze=False, layout="constrained")
+    for axis, group in zip(axes[0], groups, strict=True):
+        for row, seeds in records()[group].items():
             color, line = gradients.STYLES[row]
             points = list(zip(*(curve(record) for record in seeds.values()), strict=True))
             losses = [[loss for _, loss in point] for point in points]
             steps = [point[0][0] for point in points]
             axis.plot(steps, [mean(each) for each in losses], line, color=color, label=row)
             axis.fill_between(steps, [*map(min, losses)], [*map(max, losses)], color=color, alpha=0.15, linewidth=0)
-        axis.set(title=f"{depth} + {depth} layers", xlabel="training steps", ylim=(None, 7))
+        axis.set(title=GROUPS[group], xlabel="training steps", ylim=(None, 7))
         axis.grid(alpha=0.3)
     axes[0][0].set_ylabel("validation loss")
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside right center", frameon=False)

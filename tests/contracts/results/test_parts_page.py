@@ -20,6 +20,7 @@ RECORDS = {
     "parts-3-1-no-scale": record(29.0, [5.5, 4.5, 3.5, 3.0]), "parts-3-2-no-scale": record(30.0, [5.5, 4.5, 3.5, 3.0]),
     "parts-3-1-post": record(20.0, [6.0, 5.0, 4.5, 4.1]), "parts-3-1-post-batch": record(18.0, [6.0, 5.0, 4.5, 4.2]),
     "parts-12-1-none": record(0.0, [float("inf"), 1e5, float("inf"), float("inf")]), "rivals-fr-lstm-1": {},
+    "parts-12-more-1-no-scale": record(1.0, [5.5, 4.5]), "parts-3-long-1-full": record(40.0, [3.0, 2.0]),
 }  # fmt: skip
 
 
@@ -41,7 +42,7 @@ def test_a_page_without_records_has_no_tables(kept: dict[str, Any], tmp_path: Pa
 
 def test_the_tables_compare_rows_with_the_full_model(kept: dict[str, Any], tmp_path: Path) -> None:
     kept.update(RECORDS)
-    three, twelve = parts_page.main_tables().split("\n\n")
+    three, twelve, long = parts_page.main_tables().split("\n\n")
     assert three.splitlines()[0].startswith(
         "| 3 + 3 layers, without | BLEU | change of BLEU | validation loss | steps to"
     )
@@ -51,9 +52,12 @@ def test_the_tables_compare_rows_with_the_full_model(kept: dict[str, Any], tmp_p
     assert "| 18.0 | -2.0 | 4.20 | not reached | 1 |" in three
     assert "| nothing (post-norm) | 20.0 |  | 4.10 | not reached | 1 |" in three
     assert "| normalization | 0.0 |  | diverged | not reached | 1 |" in twelve
+    assert "| scale of the scores | 1.0 |  | 4.50 |" in twelve  # a row that was trained later
+    assert long.startswith("| 3 + 3 layers, 2,000 steps, without |")
+    assert "| nothing (pre-norm) | 40.0 |  | 2.00 |" in long
     short = parts_page.short_table().splitlines()
-    assert short[0] == "| without | BLEU, 3 + 3 layers | BLEU, 12 + 12 layers |"
-    assert short[2] == "| nothing (pre-norm) | 31.0 (18.3 to 43.7) |  |"
-    assert "| scale of the scores | -1.5 (-7.9 to 4.9) |  |" in short
+    assert short[0] == "| without | BLEU, 3 + 3 layers | BLEU, 12 + 12 layers | BLEU, 3 + 3 layers, 2,000 steps |"
+    assert short[2] == "| nothing (pre-norm) | 31.0 (18.3 to 43.7) |  | 40.0 |"
+    assert "| scale of the scores | -1.5 (-7.9 to 4.9) |  |  |" in short
     assert parts_page.draw_curves(tmp_path / "a.png") == tmp_path / "a.png"
     assert parts_page.curves_picture()
