@@ -163,7 +163,7 @@ def draw_curves(out: Path) -> Path | None:
     if not groups:
         return None
     size = (3 + 3.5 * len(groups), 4.6)
-    figure, axes = pyplot.subplots(1, len(groups), figsize=size, sharey=True, squeeze=False, layout="constrained")
+    figure, axes = pyplot.subplots(1, len(groups), figsize=size, squeeze=False, layout="constrained")
     for axis, group in zip(axes[0], groups, strict=True):
         for row, seeds in records()[group].items():
             color, line = gradients.STYLES[row]
@@ -172,7 +172,9 @@ def draw_curves(out: Path) -> Path | None:
             steps = [point[0][0] for point in points]
             axis.plot(steps, [mean(each) for each in losses], line, color=color, label=row)
             axis.fill_between(steps, [*map(min, losses)], [*map(max, losses)], color=color, alpha=0.15, linewidth=0)
-        axis.set(title=GROUPS[group], xlabel="training steps", ylim=(None, 7))
+        drawn = [loss for seeds in records()[group].values() for record in seeds.values() for _, loss in curve(record)]
+        low, high = (choose(loss for loss in drawn if loss < 7) for choose in (min, max))  # others diverge
+        axis.set(title=GROUPS[group], xlabel="training steps", ylim=(low - 0.1, high + 0.1))
         axis.grid(alpha=0.3)
     axes[0][0].set_ylabel("validation loss")
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside right center", frameon=False)

@@ -197,6 +197,18 @@ FIRST = (
         "en-fr, bf16",
         "bleu_moses_lc",
     ),
+    (
+        "the same captions with the Transformer, 8,000 steps",
+        "translation/rivals",
+        "en-fr, steps=8000, rows=transformer, bf16",
+        "bleu_moses_lc",
+    ),
+    (
+        "the same captions with ConvS2S, 8,000 steps",
+        "translation/rivals",
+        "en-fr, steps=8000, learning_rate=0.064, rows=convs2s, bf16",
+        "bleu_moses_lc",
+    ),
     ("name the language of a phrase, one of 60", "text-classification", "default settings", "accuracy"),
     ("classify film reviews as positive or negative", "imdb/corrected", "3 seeds", "accuracy"),
     ("classify sentences, fine-tuned from MiniLM", "sst2", "from all-MiniLM-L6-v2", "accuracy"),

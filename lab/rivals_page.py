@@ -94,7 +94,8 @@ def main_table() -> str:
     if not french:
         return "No record exists yet."
     head = ["model", "active parameters", "BLEU en-fr", "seeds"]
-    head += [*(f"BLEU {COMPARISONS[target][2]}" for target in others), "training FLOPs"]
+    flops_head = f"training FLOPs, {COMPARISONS['fr'][1]:,} steps"
+    head += [*(f"BLEU {COMPARISONS[target][2]}" for target in others), flops_head]
     rows = [head, ["---", *["--:"] * (len(head) - 1)]]
     runs = matching("translation/rivals")
     sizes = {record["overrides"]["rows"]: record["active_non_embedding"] for record in runs}
