@@ -24,7 +24,8 @@ from papers.ablations.recipes import ROWS
 
 CURVES, GRADIENTS = Path("docs/images/parts-curves.png"), Path("docs/images/parts-gradients.png")
 METRIC = "bleu_moses_lc"
-GROUPS = {"3": "3 + 3 layers", "12": "12 + 12 layers", "3-long": "3 + 3 layers, 2,000 steps"}  # with their titles
+DIVERGED = 7  # losses from here on are not shown in the pictures
+GROUPS = {"3": "3 + 3 layers", "12": "12 + 12 layers", "3-long": "3 + 3 layers, 2,000 steps"}  # their titles
 NAMES = {
     "full": "nothing (pre-norm)", "no-residual": "residual connections", "no-scale": "scale of the scores",
     "no-feed-forward": "feed-forward networks", "no-positions": "positions", "one-head": "all heads but one",
@@ -165,16 +166,16 @@ def draw_curves(out: Path) -> Path | None:
     size = (3 + 3.5 * len(groups), 4.6)
     figure, axes = pyplot.subplots(1, len(groups), figsize=size, squeeze=False, layout="constrained")
     for axis, group in zip(axes[0], groups, strict=True):
+        shown: list[float] = []  # losses that set the limits of the panel
         for row, seeds in records()[group].items():
             color, line = gradients.STYLES[row]
             points = list(zip(*(curve(record) for record in seeds.values()), strict=True))
             losses = [[loss for _, loss in point] for point in points]
+            shown += [loss for each in losses for loss in each if loss < DIVERGED]
             steps = [point[0][0] for point in points]
             axis.plot(steps, [mean(each) for each in losses], line, color=color, label=row)
             axis.fill_between(steps, [*map(min, losses)], [*map(max, losses)], color=color, alpha=0.15, linewidth=0)
-        drawn = [loss for seeds in records()[group].values() for record in seeds.values() for _, loss in curve(record)]
-        low, high = (choose(loss for loss in drawn if loss < 7) for choose in (min, max))  # others diverge
-        axis.set(title=GROUPS[group], xlabel="training steps", ylim=(low - 0.1, high + 0.1))
+        axis.set(title=GROUPS[group], xlabel="training steps", ylim=(min(shown) - 0.1, max(shown) + 0.1))
         axis.grid(alpha=0.3)
     axes[0][0].set_ylabel("validation loss")
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside right center", frameon=False)

@@ -198,13 +198,13 @@ FIRST = (
         "bleu_moses_lc",
     ),
     (
-        "the same captions with the Transformer, 8,000 steps",
+        "translate the same captions with the Transformer, 8,000 steps",
         "translation/rivals",
         "en-fr, steps=8000, rows=transformer, bf16",
         "bleu_moses_lc",
     ),
     (
-        "the same captions with ConvS2S, 8,000 steps",
+        "translate the same captions with ConvS2S, 8,000 steps",
         "translation/rivals",
         "en-fr, steps=8000, learning_rate=0.064, rows=convs2s, bf16",
         "bleu_moses_lc",
