@@ -25,14 +25,15 @@ from manyheads.errors import UserError
 
 Normalize = Literal["softmax", "count", "none"]
 
-# Maximum size (Tq x Tk) of an attention matrix for which, on a CPU in inference, explicit matrix products are faster
-# than PyTorch's fused kernel. Measured: 10 to 25% faster in a translation model of 4 + 4 layers with sentences of 13 to
-# 18 tokens.
+# Maximum size (Tq x Tk) of an attention matrix for which, on a CPU, explicit matrix products are faster than PyTorch's
+# fused kernel. Measured: 10 to 25% faster in a translation model of 4 + 4 layers with sentences of 13 to 18 tokens.
 SMALL_MAP = 32 * 32
-# The same maximum for training. It is larger, because the backward pass of the fused kernel is slower than explicit
-# matrix products (26 ms against 16 ms for a layer of ViT-Ti with 197 tokens). With dropout, the fused kernel also
-# stores the whole attention matrix and uses PyTorch's slow random generator.
-TRAINED_MAP = 256 * 256
+# The same maximum where the fused kernel calls oneDNN for each of its small products: in float32 below the precision
+# "highest", and in the backward pass of bf16. Measured with 128 tokens and 4 heads of 18 features on an Intel processor
+# with AVX-512: 3.7 ms (fused) and 1.2 ms (explicit) in inference, 15.5 ms and 3.2 ms in training. With 256 tokens, the
+# fused kernel is faster in inference (13 ms and 23 ms), and slower in training (57 ms and 36 ms).
+ONEDNN_MAP = 128 * 128
+ONEDNN_TRAINED_MAP = 256 * 256
 
 
 @dataclass(slots=True, eq=False)
@@ -121,17 +122,21 @@ class _AttentionMap:
     def explicit_is_faster(self, dropout: float) -> bool:
         """Return True if explicit matrix products are faster than PyTorch's fused kernel on this device.
 
-        This holds on a CPU for small attention matrices, and for training with dropout. An exported graph has explicit
-        products, which every runtime knows; sizes are symbols then, so the rule below does not apply.
+        This holds on a CPU for small attention matrices. It also holds for training with dropout, because the fused
+        kernel then stores the whole attention matrix and uses PyTorch's slow random generator. An exported graph has
+        explicit products, which every runtime knows; sizes are symbols then, so the rule below does not apply.
         """
         if torch.compiler.is_exporting():
             return True
         if self.query.device.type != "cpu":
             return False
-        size = self.queries * self.keys
-        if size <= SMALL_MAP or not (torch.is_grad_enabled() and self.value.requires_grad):
-            return size <= SMALL_MAP
-        return dropout > 0.0 or (size <= TRAINED_MAP and not self.is_plain_causal)
+        is_trained = torch.is_grad_enabled() and self.value.requires_grad
+        limit = SMALL_MAP
+        if self.value.dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
+            limit = ONEDNN_TRAINED_MAP if is_trained else ONEDNN_MAP
+        elif is_trained and self.value.dtype == torch.bfloat16:
+            limit = ONEDNN_TRAINED_MAP
+        return (is_trained and dropout > 0.0) or self.queries * self.keys <= limit
 
     def has_trained_products(self) -> bool:
         """Return True if `TrainedAttention` supports this attention: training on a CPU, without bias or compiler."""

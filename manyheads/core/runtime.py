@@ -51,8 +51,9 @@ class ComputeConfig:
     precision  "float32", or "bf16": autocast of the matrix products to bfloat16, while weights stay float32. A loaded
                model also accepts "int8" and "auto" (see `manyheads.inference`).
     threads    number of PyTorch threads on the CPU. By default, the current setting of the process
-    matmul     torch's float32 matmul precision. On a CPU, "medium" uses oneDNN: twice as fast as the default with
-               AVX-512, slower without it, and real bf16 with AMX. On a GPU, "high" is TF32 with 10 of 23 mantissa bits.
+    matmul     torch's float32 matmul precision. On a CPU, "medium" uses oneDNN, not MKL: twice as fast on
+               AMD's processors with AVX-512, slower on other processors, and real bf16 with AMX. On a GPU, "high" is
+               TF32 with 10 of 23 mantissa bits.
     """
 
     device: str
@@ -221,7 +222,9 @@ def _matmul(device: str, precision: Precision) -> str:
     The choice depends on the features of the processor and not on a measurement, because two runs on one machine must
     be identical.
     """
-    if device == "cpu" and torch.cpu._is_avx512_supported() and not torch.cpu._is_amx_tile_supported():
+    has_amx, is_intel = torch.cpu._is_amx_tile_supported(), "Intel" in processor()
+    # MKL uses AVX-512 on Intel's processors only.
+    if device == "cpu" and torch.cpu._is_avx512_supported() and not has_amx and not is_intel:
         return "medium"
     return "high" if device.startswith("cuda") and precision == "bf16" else "highest"
 

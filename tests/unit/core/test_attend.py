@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -237,3 +238,29 @@ def test_a_bias_that_masks_every_key_gives_zeros(explicit: bool, masked: bool) -
     assert out[:, :, 2:].abs().min() > 0
     out.sum().backward()
     assert all(x.grad is not None and x.grad.isfinite().all() for x in (q, k, v))
+
+
+@pytest.mark.parametrize(
+    ("matmul", "dtype", "trained", "tokens", "explicit"),
+    [
+        ("highest", torch.float32, False, 32, True),
+        ("highest", torch.float32, False, 64, False),
+        ("highest", torch.float32, True, 64, False),
+        ("medium", torch.float32, False, 128, True),
+        ("medium", torch.float32, False, 256, False),
+        ("medium", torch.float32, True, 256, True),
+        ("medium", torch.float32, True, 257, False),
+        ("medium", torch.float64, True, 64, False),  # oneDNN has no products of float64
+        ("highest", torch.bfloat16, False, 64, False),
+        ("highest", torch.bfloat16, True, 256, True),
+    ],
+)
+def test_the_faster_method_depends_on_the_library_of_the_products(
+    matmul: str, dtype: torch.dtype, trained: bool, tokens: int, explicit: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: matmul)
+    fused = Mock(wraps=F.scaled_dot_product_attention)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", fused)
+    x = torch.randn(1, 1, tokens, 4, dtype=dtype, requires_grad=trained)
+    attend(x, x, x, mask=Mask(causal=True))
+    assert fused.called != explicit

@@ -170,18 +170,21 @@ def test_uncompilable_models_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("device", "precision", "avx512", "amx", "expected"),
+    ("device", "precision", "processor", "avx512", "amx", "expected"),
     [
-        ("cpu", "float32", True, False, "medium"),
-        ("cpu", "float32", False, False, "highest"),
-        ("cpu", "float32", True, True, "highest"),  # "medium" would compute in bf16
-        ("cuda", "float32", True, False, "highest"),  # "high" would compute in TF32
-        ("cuda", "bf16", True, False, "high"),
+        ("cpu", "float32", "AMD EPYC", True, False, "medium"),
+        ("cpu", "float32", "AMD EPYC", False, False, "highest"),
+        ("cpu", "float32", "Intel(R) Xeon(R) Processor", True, False, "highest"),
+        ("cpu", "float32", "Intel(R) Xeon(R) Processor", True, True, "highest"),  # "medium" would compute in bf16
+        ("cuda", "float32", "AMD EPYC", True, False, "highest"),  # "high" would compute in TF32
+        ("cuda", "bf16", "AMD EPYC", True, False, "high"),
     ],
 )
 def test_the_compute_config_follows_the_processor(
-    device: str, precision: runtime.Precision, avx512: bool, amx: bool, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    device: str, precision: runtime.Precision, processor: str, avx512: bool, amx: bool, expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(runtime, "processor", lambda: processor)
     monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: avx512)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
     assert runtime.prepare(precision, device=device).matmul == expected
