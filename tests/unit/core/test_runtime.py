@@ -85,6 +85,27 @@ def test_autocast_settings_are_restored() -> None:
     assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
 
 
+def test_denormal_numbers_are_rounded_to_zero_with_settings_only() -> None:
+    def halved() -> float:
+        return float(torch.tensor([torch.finfo(torch.float32).tiny]) / 2)
+
+    compute = runtime.prepare(device="cpu")
+    assert halved() > 0
+    with compute.settings():
+        assert halved() == 0
+        with compute.settings():
+            assert halved() == 0
+        assert halved() == 0
+    assert halved() > 0
+    torch.set_flush_denormal(True)  # by the user
+    try:
+        with compute.settings():
+            assert halved() == 0
+        assert halved() == 0
+    finally:
+        torch.set_flush_denormal(False)
+
+
 def test_overlapping_settings_are_restored() -> None:
     """As in two threads: the first that comes is the first that leaves."""
     before = torch.get_num_threads(), torch.get_float32_matmul_precision()
