@@ -18,9 +18,10 @@ from lab.complexity_page import markdown
 from lab.records import half_width
 from papers.capacity.recipes import SIZES, WIDTHS
 
+ENTRY = "capacity"  # in the list of runs
 FIGURE = Path("docs/images/capacity.png")
 NAMES = {"lstm": "LSTM", "convolution": "convolutions", "transformer": "Transformer"}
-RECORD = re.compile(r"capacity-(\d+)-([a-z]+)-([\d-]+)")  # "capacity-2-lstm-0-25": seed, architecture and size
+RECORD = r"-(\d+)-([a-z]+)-([\d-]+)"  # end of a name such as "capacity-2-lstm-0-25": seed, architecture and size
 MISSING = "No record exists yet."
 
 
@@ -34,11 +35,11 @@ class Point(NamedTuple):
 Curve = dict[str, Point]  # by size
 
 
-def curves() -> dict[str, dict[int, Curve]]:
-    """Return the curve of each architecture and seed."""
+def curves(entry: str = ENTRY) -> dict[str, dict[int, Curve]]:
+    """Return the curve of each architecture and seed of an entry of the list of runs."""
     found: dict[str, dict[int, Curve]] = {architecture: {} for architecture in WIDTHS}
     for name, record in results_keep.kept().items():
-        if match := RECORD.fullmatch(name):
+        if match := re.fullmatch(re.escape(entry) + RECORD, name):
             seed, architecture, size = match.groups()
             point = Point(record["non_embedding"], record["metrics"]["loss"]["value"])
             found[architecture].setdefault(int(seed), {})[size.replace("-", ".")] = point
@@ -55,7 +56,7 @@ def slope(points: Sequence[Point]) -> float:
     return round(fitted.slope, 12)
 
 
-def slopes(largest: int = len(SIZES)) -> dict[str, dict[int, float]]:
+def slopes(largest: int = len(SIZES), entry: str = ENTRY) -> dict[str, dict[int, float]]:
     """Return the slope of each architecture and seed with records of all sizes.
 
     largest  number of sizes that count, from the largest
@@ -66,13 +67,13 @@ def slopes(largest: int = len(SIZES)) -> dict[str, dict[int, float]]:
             for seed, curve in seeds.items()
             if set(SIZES) <= curve.keys()
         }
-        for architecture, seeds in curves().items()
+        for architecture, seeds in curves(entry).items()
     }
 
 
-def differences(largest: int = len(SIZES)) -> dict[str, list[float]]:
+def differences(largest: int = len(SIZES), entry: str = ENTRY) -> dict[str, list[float]]:
     """Return the slope of the Transformer minus the slope of each other architecture, seed by seed."""
-    found = slopes(largest)
+    found = slopes(largest, entry)
     base = found.pop("transformer")
     return {
         architecture: [base[seed] - seeds[seed] for seed in sorted(base.keys() & seeds.keys())]

@@ -179,7 +179,7 @@ class Slope:
     @property
     def values(self) -> list[float]:
         """Differences of the slopes, seed by seed."""
-        return capacity_page.differences().get(self.rival, [])
+        return capacity_page.differences(entry=self.of).get(self.rival, [])
 
     def judged(self) -> tuple[str, str]:
         """Return the result and the verdict: "met", "refuted" or "not met"."""

@@ -69,6 +69,10 @@ FEATURES: dict[str, str | dict[str, Any]] = {
     "record deit": {"recipe": "deit", "overrides": {}},
     "record imdb/* cell=gru": {"recipe": "imdb/rnn", "overrides": {"model.cell": "gru"}},
     "record imdb/gru*": {"recipe": "imdb/gru", "overrides": {}},
+    "record language-modeling/capacity training.steps=8000": {
+        "recipe": "language-modeling/capacity",
+        "overrides": {"training.steps": 8000},
+    },
     "record translation/wmt14*": {"recipe": "translation/wmt14-base", "overrides": {"data": "wmt14"}},
 }
 

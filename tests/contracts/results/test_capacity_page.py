@@ -65,6 +65,13 @@ def test_one_seed_has_no_interval_and_an_incomplete_one_no_slope(monkeypatch: py
     assert "| Transformer minus LSTM |  |  |  |" in page.slopes_table()
 
 
+def test_the_records_of_two_entries_are_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    longer = {name.replace("capacity-", "capacity-long-"): record for name, record in records(2).items()}
+    monkeypatch.setattr(page.results_keep, "kept", lambda: records(1) | longer)
+    assert page.differences()["lstm"] == pytest.approx([-0.2])
+    assert page.differences(entry="capacity-long")["lstm"] == pytest.approx([-0.2, -0.2])
+
+
 def test_slopes_with_one_seed_each_equal_numpy() -> None:
     points = [page.Point(n, loss) for n, loss in ((114_240, 2.3), (256_032, 2.2), (695_552, 2.15), (2_079_360, 2.16))]
     x, y = np.log10([point.parameters for point in points]), [point.loss for point in points]

@@ -133,7 +133,7 @@ def test_a_margin_needs_the_whole_interval(values: tuple[float, ...], verdict: s
 
 def test_a_slope_is_judged_by_its_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"lstm": [-0.1, -0.11, -0.12], "convolution": [0.1, -0.1, 0.05]}
-    monkeypatch.setattr(capacity_page, "differences", lambda: found)
+    monkeypatch.setattr(capacity_page, "differences", lambda entry: found)
     assert page.Slope(claim="y", of="capacity", rival="lstm").judged() == (
         "-0.110 (-0.135 to -0.085, paired, 95%, 3 seeds)", "met"
     )  # fmt: skip
@@ -199,7 +199,7 @@ def test_a_slope_with_some_of_its_seeds_waits(tmp_path: Path, monkeypatch: pytes
     file = tmp_path / "list.toml"
     file.write_text(f'{CLAIMS}{run}[[slope]]\nclaim = "a"\nof = "x"\nrival = "lstm"\n')
     for values, found in ((list[float](), "needs 14 minutes of one core"), ([-0.1], "1 of 2 | waits")):
-        monkeypatch.setattr(page.capacity_page, "differences", lambda values=values: {"lstm": values})
+        monkeypatch.setattr(page.capacity_page, "differences", lambda entry, values=values: {"lstm": values})
         assert found in page.bars_table(file)
 
 
