@@ -6,6 +6,7 @@ import torch
 from benchmarks import growth as bench
 from benchmarks.__main__ import main
 from benchmarks.memory import Alive
+from manyheads.core import attention
 
 SMALL = {"LENGTHS": (64, 128), "BATCHES": (1, 2), "VOCABULARIES": (100, 200), "BEAMS": (1, 2), "PROMPT": 64,
          "TURN": 0.0, "TIMES": 1}  # fmt: skip
@@ -51,8 +52,8 @@ def test_an_exponent_is_fitted_to_the_upper_half() -> None:
     assert bench.exponent([1], [2]) is None
 
 
-def test_memory_grows_as_predicted(small: None) -> None:
-    """Attention keeps maps for its backward pass: quadratic; everything else here is linear."""
+def test_memory_grows_as_predicted(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Explicit attention keeps its maps for the backward pass, and the fused kernel does not."""
     sizes = {}
     for kind in bench.LAYERS:
         for length in (256, 512):
@@ -62,9 +63,14 @@ def test_memory_grows_as_predicted(small: None) -> None:
             sizes[kind, length] = alive.most
     ratio = {kind: sizes[kind, 512] / sizes[kind, 256] for kind in bench.LAYERS}
     assert all(1.5 < ratio[kind] < 2.3 for kind in ("rnn", "lstm", "convolution", "local attention"))
-    start, _ = bench._layer("attention", True, "cpu", 256)  # explicit up to this length
     maps = 2 * 4 * 4 * 256**2
-    assert sizes["attention", 256] > maps
+    for limit in (0, 256**2):
+        for name in ("SMALL_MAP", "ONEDNN_TRAINED_MAP"):
+            monkeypatch.setattr(attention, name, limit)
+        start, _ = bench._layer("attention", True, "cpu", 256)
+        with Alive() as alive:
+            start()()
+        assert (alive.most > maps) == (limit > 0)
 
 
 def test_the_cache_size_is_counted(small: None) -> None:
