@@ -21,7 +21,7 @@ WIDTHS: dict[Architecture, tuple[int, ...]] = {
     "convolution": (56, 84, 140, 240, 368),  # six layers
     "transformer": (48, 72, 120, 208, 320),  # four layers of four heads
 }
-# The best learning rates of short trainings with 0.25 and 2 million parameters, and rates in line with them otherwise.
+# of each size, from short trainings of each model with 0.25 and 2 million parameters at three or four learning rates
 LEARNING_RATES: dict[Architecture, tuple[float, ...]] = {
     "lstm": (8e-3, 8e-3, 8e-3, 8e-3, 8e-3),
     "convolution": (14e-3, 12e-3, 8e-3, 6e-3, 4.5e-3),

@@ -89,6 +89,8 @@ def test_denormal_numbers_are_rounded_to_zero_with_settings_only() -> None:
     def halved() -> float:
         return float(torch.tensor([torch.finfo(torch.float32).tiny]) / 2)
 
+    if not torch.set_flush_denormal(False):
+        pytest.skip("this processor cannot round denormal numbers to zero")
     compute = runtime.prepare(device="cpu")
     assert halved() > 0
     with compute.settings():
