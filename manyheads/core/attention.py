@@ -131,12 +131,15 @@ class _AttentionMap:
         if self.query.device.type != "cpu":
             return False
         is_trained = torch.is_grad_enabled() and self.value.requires_grad
-        limit = SMALL_MAP
-        if self.value.dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
-            limit = ONEDNN_TRAINED_MAP if is_trained else ONEDNN_MAP
-        elif is_trained and self.value.dtype == torch.bfloat16:
-            limit = ONEDNN_TRAINED_MAP
-        return (is_trained and dropout > 0.0) or self.queries * self.keys <= limit
+        if is_trained and dropout > 0.0:
+            return True
+        has_onednn = is_trained and self.value.dtype == torch.bfloat16
+        if torch.compiler.is_compiling():  # The compiler cannot read the precision.
+            has_onednn = is_trained and not self.is_plain_causal
+        elif self.value.dtype == torch.float32:
+            has_onednn = torch.get_float32_matmul_precision() != "highest"
+        limit = SMALL_MAP if not has_onednn else ONEDNN_TRAINED_MAP if is_trained else ONEDNN_MAP
+        return self.queries * self.keys <= limit
 
     def has_trained_products(self) -> bool:
         """Return True if `TrainedAttention` supports this attention: training on a CPU, without bias or compiler."""
