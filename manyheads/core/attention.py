@@ -138,8 +138,8 @@ class _AttentionMap:
             has_onednn = is_trained and not self.is_plain_causal
         elif self.value.dtype == torch.float32:
             has_onednn = torch.get_float32_matmul_precision() != "highest"
-        limit = SMALL_MAP if not has_onednn else ONEDNN_TRAINED_MAP if is_trained else ONEDNN_MAP
-        return self.queries * self.keys <= limit
+        limit = ONEDNN_TRAINED_MAP if is_trained else ONEDNN_MAP
+        return self.queries * self.keys <= (limit if has_onednn else SMALL_MAP)
 
     def has_trained_products(self) -> bool:
         """Return True if `TrainedAttention` supports this attention: training on a CPU, without bias or compiler."""

@@ -225,9 +225,9 @@ def _matmul(device: str, precision: Precision) -> str:
     The choice depends on the features of the processor and not on a measurement, because two runs on one machine must
     be identical.
     """
-    has_amx, is_intel = torch.cpu._is_amx_tile_supported(), "Intel" in processor()
+    only_avx512 = torch.cpu._is_avx512_supported() and not torch.cpu._is_amx_tile_supported()
     # MKL uses AVX-512 on Intel's processors only.
-    if device == "cpu" and torch.cpu._is_avx512_supported() and not has_amx and not is_intel:
+    if device == "cpu" and only_avx512 and "Intel" not in processor():
         return "medium"
     return "high" if device.startswith("cuda") and precision == "bf16" else "highest"
 
